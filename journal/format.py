@@ -82,7 +82,10 @@ class EntryFlag(enum.IntFlag):
 
 
 class At(NamedTuple):
-    """How a header stores a field. `code`: of the struct module. `zeros`: number of reserved bytes before it."""
+    """How a header stores a field.
+
+    `code` is a format character of the module struct, `zeros` the number of reserved bytes before the field.
+    """
 
     code: str
     meaning: str

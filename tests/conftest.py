@@ -88,6 +88,22 @@ def pytest_collection_finish() -> None:
     own_place.enter()
 
 
+_SEEN_LEFT: set[int] = set()
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item):
+    """Fail a test that leaves workers, of a loader or others of multiprocessing, behind its fixtures.
+
+    The garbage collector would end them in some later test, and torch waits five seconds for each one then.
+    """
+    yield
+    left = {one.pid: one.name for one in multiprocessing.active_children() if one.pid not in _SEEN_LEFT}
+    _SEEN_LEFT.update(left)
+    if left:
+        pytest.fail(f"{item.name} has left processes: {left}. End them in the test: feed.end_workers()", pytrace=False)
+
+
 @pytest.fixture
 def seed() -> int:
     """The seed of randomised tests: printed with a failure, taken back from TOLARIA_SEED."""

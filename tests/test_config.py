@@ -266,3 +266,44 @@ def test_pruning_without_its_package_is_refused_by_name(monkeypatch):
 
     with pytest.raises(ConfigError, match=r"^prune\.enabled: needs .* pip install 'tolariad\[pruning\]'"):
         config.require_extras(load({"tolaria": {}}, ["prune.enabled=true"]))
+
+
+def test_the_environment_sets_keys_and_set_comes_after_it(write):
+    """`TOLARIA__a__b` is the key `a.b`, in YAML; the file comes before it, `--set` after it."""
+    environ = {"TOLARIA__learning_rate__base_lr": "0.1", "TOLARIA__epochs": "3", "TOLARIA_RUN": "x", "HOME": "/"}
+    settings = load(write("tolaria: {epochs: 7, batch_size: 5}"), ["epochs=4"], environ)
+
+    assert (settings.learning_rate.base_lr, settings.epochs, settings.batch_size) == (0.1, 4, 5)
+    assert config.from_environment(environ) == {
+        "epochs": "TOLARIA__epochs",
+        "learning_rate.base_lr": "TOLARIA__learning_rate__base_lr",
+    }
+
+
+@pytest.mark.parametrize(
+    ("variable", "text", "said"),
+    [
+        ("TOLARIA__epochs", "many", "TOLARIA__epochs: epochs"),
+        ("TOLARIA__learnig_rate__base_lr", "1", "learning_rate"),
+        ("TOLARIA__", "1", "TOLARIA__: names no key"),
+        ("TOLARIA__epochs__more", "1", "TOLARIA__epochs__more"),
+        ("TOLARIA__epochs", "[", "TOLARIA__epochs"),
+    ],
+)
+def test_a_wrong_variable_is_named(variable, text, said):
+    """A wrong value, an unknown key, no key, and text that is no YAML."""
+    with pytest.raises(ConfigError) as refused:
+        load(None, (), {variable: text})
+
+    assert said in str(refused.value)
+
+
+def test_a_warm_up_in_steps_takes_the_place_of_epochs():
+    """Without one of one's own there is no warm-up in epochs then; both are refused. A later start keeps it."""
+    settings = load(None, ["task=digits", "learning_rate.warmup_steps=30"])
+    assert (settings.learning_rate.warmup_steps, settings.learning_rate.warmup_epochs) == (30, 0)
+    again = load(json.loads(resolved_json(settings)))
+    assert again.learning_rate == settings.learning_rate
+    for path in ("learning_rate.", "optimizers.all."):
+        with pytest.raises(ConfigError, match="both set"):
+            load(None, [f"{path}warmup_steps=30", f"{path}warmup_epochs=2", *(["task=digits"])])

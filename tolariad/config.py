@@ -28,15 +28,21 @@ CONFIG_BYTES_MAX: Final = 1 << 17
 # The largest file without aliases has fewer values. With aliases, a few hundred bytes can expand to billions of values.
 _VALUES_MAX: Final = CONFIG_BYTES_MAX
 _TOP: Final = "tolaria"
+_VARIABLE: Final = "TOLARIA__"
 # By the name of the section, the schema of its short form.
 _SHORT: Final[Mapping[str, Mapping[str, Any]]] = {SnapshotEvery.__name__: msgspec.json.schema(Positive)}
 
 
-def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[str] = ()) -> Settings:
-    """Read a configuration, add the task's defaults and `sets`, and check the result.
+def load(
+    source: str | Path | Mapping[str, Any] | None = None,
+    sets: Iterable[str] = (),
+    environ: Mapping[str, str] = os.environ,
+) -> Settings:
+    """Read a configuration, add the task's defaults, the environment and `sets`, and check the result.
 
-    `source` is the path of a YAML file, or a mapping with the key `tolaria` (None: only `sets`). `sets` are texts
-    `key=value`: a dotted key and a value in YAML. Raises ConfigError with every problem found.
+    `source` is the path of a YAML file, or a mapping with the key `tolaria` (None: only the others). `sets` are texts
+    `key=value`: a dotted key and a value in YAML. `environ` may hold keys too (`from_environment`); `sets` come after
+    them. Raises ConfigError with every problem found.
 
     The file of a task, strategy, blueprint or policy is relative to the folder of the YAML file that names it. In
     `sets` it is relative to the working folder. The result holds its absolute path, so that the run finds the same file
@@ -45,6 +51,8 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
     explicit, places = _read_source(source)
     if isinstance(source, str | Path):
         explicit = _with_anchors(explicit, Path(source).parent)
+    for key, variable in from_environment(environ).items():
+        _apply(explicit, places, key, environ[variable], variable)
     for text in sets:
         _apply_set(explicit, places, text)
     explicit = _with_anchors(explicit, Path())
@@ -58,6 +66,15 @@ def load(source: str | Path | Mapping[str, Any] | None = None, sets: Iterable[st
     if problems:
         raise ConfigError(problems)
     return settings
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return the keys that the environment sets, each with its variable.
+
+    `TOLARIA__learning_rate__base_lr=0.1` sets `learning_rate.base_lr`: two underscores stand for a dot.
+    """
+    named = sorted(variable for variable in environ if variable.startswith(_VARIABLE))
+    return {variable.removeprefix(_VARIABLE).replace("__", "."): variable for variable in named}
 
 
 def require_extras(settings: Settings) -> None:
@@ -294,9 +311,16 @@ def _apply_set(explicit: dict[str, Any], places: dict[str, str], text: str) -> N
     key, equals, raw = text.partition("=")
     key = key.strip().removeprefix(f"{_TOP}.")
     where = f"--set {key}"
-    parts = key.split(".")
-    if not equals or not all(parts):
+    if not equals or not all(key.split(".")):
         raise _problem("must be key=value, such as learning_rate.base_lr=3e-4", where)
+    _apply(explicit, places, key, raw, where)
+
+
+def _apply(explicit: dict[str, Any], places: dict[str, str], key: str, raw: str, where: str) -> None:
+    """Set one key to a value in YAML. `where`: what set it, for errors."""
+    parts = key.split(".")
+    if not all(parts):
+        raise _problem("names no key: two underscores stand for a dot, as in TOLARIA__learning_rate__base_lr", where)
     value, _ = _parse(raw, where)
     section = explicit
     for depth, part in enumerate(parts[:-1], start=1):

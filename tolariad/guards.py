@@ -16,9 +16,8 @@ from tolariad.core.calc.health.breaker import Breaker, BreakerRule, BreakerState
 class CircuitBreaker:
     """Opens after `failure_threshold` failures in a row, and half-opens after `reset_after_s` seconds.
 
-    `half_open_probes`: how many successes close it while half-open. `clock`
-    returns seconds that never decrease. Raises ValueError if a threshold or a number of probes is below 1, or the wait
-    is not above 0.
+    `half_open_probes` is the number of successes that close the breaker while it is half-open. `clock` returns seconds
+    that never decrease. Raises ValueError if a threshold or a number of probes is below 1, or the wait is not above 0.
     """
 
     def __init__(

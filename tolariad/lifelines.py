@@ -38,9 +38,10 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def become_helper(parent_pid: int, descriptor: int) -> None:
-    """Tie a process that the run can do without to its daemon. `descriptor`: of its connection to the daemon.
+    """Tie a process that the run can do without to its daemon.
 
-    If it does not answer, the signal STACKS makes it write its stacks to stderr. Raises ProcessError.
+    `descriptor` is the descriptor of the process's connection to the daemon. If the process does not answer, the signal
+    STACKS makes it write its stacks to stderr. Raises ProcessError.
     """
     die_with_parent(parent_pid)
     be_ordinary()

@@ -16,6 +16,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from msgspec.structs import replace
 from torch import nn
 
+from tests import order_events
 from tests.core.strategy.asked import StrategyWorld, command
 from tests.daemon.harness import SETS, of_type
 from tolariad.core import messages as m
@@ -56,7 +57,9 @@ def test_the_whole_boundary_keeps_its_budget(tmp_path):
 
     rows = [line.split() for line in log.read_text().splitlines()]
     answers = of_type(run_dir, m.StrategyAnswered)
-    planted = {one.slot for one in of_type(run_dir, m.SeedMoved) if one.stage is Stage.TRAINING}
+    planted = {
+        one.order.slot for one in of_type(run_dir, order_events.acted(m.MoveSeed)) if one.order.stage is Stage.TRAINING
+    }
     assert (len(rows), len(answers), len(planted)) == (EPOCHS, EPOCHS - 1, 4)
     print()
     # The first question waits for the seeds' first epochs: what starts is not the boundary's price.

@@ -89,19 +89,25 @@ class Alternating:
 
     def _order(self, step: int) -> None:
         self.going, self.before = self.todo.pop(0), step
-        self.count = len(state_of(self.run).checkpoints.catalogue)
+        self.former = self._newest
         Watched.shared.use(THROTTLES[self.going])
         self.since = time.perf_counter()
         assert ordered(self.run, m.Checkpoint())
 
     def _look(self) -> None:
-        checkpoints = state_of(self.run).checkpoints
-        if checkpoints.open or len(checkpoints.catalogue) <= self.count:
+        # Not by their number: the run keeps one only.
+        if state_of(self.run).checkpoints.open or self._newest == self.former:
             return
         self.seconds[self.going].append(time.perf_counter() - self.since)
         if self.going == "auto":
             self.limits.append(Watched.shared.reached)
         self.going, self.calm = "", 0
+
+    @property
+    def _newest(self) -> str:
+        """The id of the newest checkpoint."""
+        newest = state_of(self.run).checkpoints.newest
+        return newest.id if newest is not None else ""
 
     @property
     def is_done(self) -> bool:

@@ -40,16 +40,15 @@ class Template:
         folder: Path,
         log: int,
         shells: int,
-        restart_s: float | None = None,
         program: str = "tolariad",
         errors: int | None = None,
         passed: Mapping[int, int] | None = None,
     ) -> Forked:
         """`tolariad ARGUMENTS` in `folder`, its output to descriptor `log`, with `shells` to start trainers from.
 
-        `restart_s`: it waits no longer before it starts the next one, whatever the number of deaths. `program`: a
-        Python file, or a module in a session of its own, that is run instead of tolariad. `errors`: the descriptor for
-        its errors, else they go to `log` too. `passed`: further descriptors, by the number that they have there.
+        After the death of a trainer it starts the next one at once. `program`: a Python file, or a module in a session
+        of its own, that is run instead of tolariad. `errors`: the descriptor for its errors, else they go to `log` too.
+        `passed`: further descriptors, by the number that they have there.
         """
         own_place.guard(environment, folder)
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -60,7 +59,6 @@ class Template:
             "environment": dict(environment),
             "folder": str(folder),
             "shells": shells,
-            "restart_s": restart_s,
             "program": program,
             "passed": list(passed or ()),
         }

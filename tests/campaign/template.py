@@ -44,6 +44,7 @@ OURS = (
     "tolariad.trainer.loop",
     "tolariad.trainer.process.lifelines",
 )
+RESTART_S = 0.05
 # The programs that a shell may become; others, such as a strategy's, are started as usual.
 TRAINERS = ("tolariad.trainer", "tests.daemon.fake_trainer")
 PRELOADED = (
@@ -224,8 +225,8 @@ def _daemon(order: dict) -> None:
     from tolariad.core import state as st
     from tolariad.supervisor import process
 
-    if order["restart_s"] is not None:
-        st.BACKOFF_S_MAX = order["restart_s"]
+    # Where the function reads it. Seconds between two trainers would be waited for in full, once for each kill.
+    st.backoff_s.__globals__["BACKOFF_S_MAX"] = RESTART_S
     process.subprocess = SimpleNamespace(Popen=popen, DEVNULL=subprocess.DEVNULL)
     sys.argv = [order["program"], *order["arguments"]]
     if order["program"] == "tolariad":

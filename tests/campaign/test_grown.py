@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from tests import order_events
 from tests.campaign import grown
 from tests.recorded import events_of, of, pieces, sound
 from tolariad.core import messages as m
@@ -63,7 +64,10 @@ def carried_out(folder, template, deaths=(), **more):
 
 def moves(events):
     """Return the moves of seeds, each with its first update."""
-    return [(one.slot, one.stage, one.applied_before_step, one.germination) for one in of(events, m.SeedMoved)]
+    return [
+        (one.order.slot, one.order.stage, one.applied_before_step, one.order.number)
+        for one in of(events, order_events.acted(m.MoveSeed))
+    ]
 
 
 def decided(events):

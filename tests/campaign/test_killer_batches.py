@@ -46,7 +46,7 @@ class Run:
         arguments = ["run", str(folder / "config.yaml"), "--dir", str(self.run_dir)]
         with (folder / "daemon.log").open("ab") as log:
             self.daemon = template.start(
-                arguments, environment=environment, folder=folder, log=log.fileno(), shells=shells, restart_s=0.05
+                arguments, environment=environment, folder=folder, log=log.fileno(), shells=shells
             )
 
     def until(self, step: int) -> None:

@@ -115,8 +115,8 @@ VARIANTS = {
             "rates ordered",
             "optimizer: {groups: [{match: '*.bias', name: bias, policy: morpho_adaptive}]}",
             orders=(
-                Order(1, "LrSet", {"group": "default", "value": 0.004, "reason": "lower"}, "RateOrdered"),
-                Order(2, "LrSet", {"group": "bias", "value": 0.03, "policy": "constant"}, "RateOrdered"),
+                Order(1, "LrSet", {"group": "default", "value": 0.004, "reason": "lower"}, "OrderGiven"),
+                Order(2, "LrSet", {"group": "bias", "value": 0.03, "policy": "constant"}, "OrderGiven"),
             ),
         ),
         Variant("gone back", orders=tuple(map(_back, (1, 2, 3)))),
@@ -132,9 +132,9 @@ VARIANTS = {
         Variant(
             "rates gone back",
             orders=(
-                Order(1, "LrSet", {"group": "default", "value": 0.004, "reason": "lower"}, "RateOrdered"),
+                Order(1, "LrSet", {"group": "default", "value": 0.004, "reason": "lower"}, "OrderGiven"),
                 _back(2),
-                Order(3, "LrSet", {"group": "default", "value": 0.02, "reason": "higher"}, "RateOrdered"),
+                Order(3, "LrSet", {"group": "default", "value": 0.02, "reason": "higher"}, "OrderGiven"),
             ),
         ),
     )

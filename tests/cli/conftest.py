@@ -124,6 +124,18 @@ def recorder(run_dir):
 
 
 @pytest.fixture
+def thirty_steps(run_dir):
+    """Record thirty steps in small segments, and close the journal. Return the status after them."""
+    made = Recorder(run_dir / "journal", segment_bytes=64 * 1024)
+    made.begin_run()
+    for _ in range(30):
+        made.step()
+    status = made.status()
+    made.journal.close()
+    return status
+
+
+@pytest.fixture
 def dead_run(recorder, run_dir):
     """A run whose daemon has ended."""
     recorder.journal.close()

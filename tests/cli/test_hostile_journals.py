@@ -31,7 +31,7 @@ COMMANDS = [
     ["why", "RUN", "checkpoint", "-o", "verbose"],
     ["why", "RUN", "step:3"],
     ["why", "RUN", "seq:20"],
-    ["why", "RUN", "RateChanged"],
+    ["why", "RUN", "OrderActed:SetRate"],
     ["why", "RUN", "c000001"],
     ["metrics", "RUN"],
     ["metrics", "RUN", "--epochs"],

@@ -64,8 +64,8 @@ def test_a_sweep_as_csv_and_as_json(tolariad, swept, run_dir):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        ((), "give a configuration, --task, or the --dir of a run"),
-        (("--task", "digits", "--checkpoint", "best"), "--checkpoint needs the --dir of a run"),
+        ((), "give a configuration, --task, or a run by --run"),
+        (("--task", "digits", "--checkpoint", "best"), "--checkpoint needs a run: name it by --run"),
         (("--task", "digits", "--start", "1", "--end", "1"), "--end must be above --start, which is 1"),
         (("--task", "digits", "--start", "0"), "0.0 is not in the range"),
         (("--task", "digits", "--steps", "3"), "3 is not in the range"),

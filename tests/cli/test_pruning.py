@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests import order_events
 from tests.control.fakes import Recorder
 from tests.core.pruning.pruned import PLAN, PrunedWorld
 from tests.core.simulate import find, tick_until
@@ -17,7 +18,7 @@ def pruned(run_dir):
 
     def make(plan=PLAN):
         world = PrunedWorld(1, epochs=9, prune=replace(plan, compact_every=1))
-        tick_until(world, lambda: find(world, m.ModelCompacted), "a compaction")
+        tick_until(world, lambda: find(world, order_events.acted(m.CompactModel)), "a compaction")
         recorder = Recorder(run_dir / "journal")
         for event in world.events:
             recorder.record(event)

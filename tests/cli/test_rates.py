@@ -63,12 +63,16 @@ def test_why_tells_order_actor_reason_and_the_first_step_that_was_verified(tolar
     rated.do(rated.recorder.step)
 
     told = tolaria("why", rated.path.parent, "lr", "--json").json
-    assert (told["event"]["type"], told["event"]["applied_before_step"]) == ("RateChanged", 13)
+    assert (told["event"]["type"], told["event"]["applied_before_step"]) == ("OrderActed", 13)
     (order,) = told["causes"]
-    assert (order["type"], order["value"], order["actor"]["reason"]) == ("RateOrdered", 0.01, "it oscillates")
+    assert (order["type"], order["order"]["type"], order["order"]["value"]) == ("OrderGiven", "SetRate", 0.01)
+    assert order["actor"]["reason"] == "it oscillates"
     assert order["time"]
     (first,) = told["consequences"]
     assert (first["type"], first["step"], first["verified"]) == ("StepCompleted", 13, {"group": "body", "rate": 0.01})
+    for name, number in (("SetRate", 2), ("OrderActed:SetRate", 1), ("OrderGiven", 1), ("OrderActed:MoveSeed", 0)):
+        assert len(tolaria("events", rated.path.parent, "-t", name, "--json").out.splitlines()) == number
+    assert "OrderActed:SetRate" in tolaria("events", rated.path.parent, "-t", "SetRate").out
     words = tolaria("why", rated.path.parent, "lr").out
     assert "it oscillates" in words
     assert "Verified: body at 0.01." in words
@@ -91,7 +95,8 @@ def test_of_two_orders_at_one_boundary_the_first_was_never_used(tolaria, rated):
     second = tolaria("why", rated.path.parent, "lr", "--json").json
     first = tolaria("why", rated.path.parent, f"seq:{second['event']['seq'] - 2}", "--json").json
     assert [one["step"] for one in second["consequences"]] == [13]
-    assert (first["event"]["type"], first["event"]["rate"], first["consequences"]) == ("RateChanged", 0.03, [])
+    assert (first["event"]["order"]["type"], first["event"]["order"]["value"]) == ("SetRate", 0.03)
+    assert first["consequences"] == []
 
 
 def test_a_new_policy_is_ordered_by_its_name(tolaria, rated):

@@ -79,7 +79,7 @@ def test_a_germination_waits_until_it_acts_and_names_the_step(tolaria, grown):
     said = order(tolaria, grown, "germinate", "trunk", "--blueprint", "low_rank", "--set", "rank=4", "--reason", "why")
     assert said.code == 0, said.err
     assert "seeds germinate: recorded as event" in said.out
-    assert "done by SeedMoved" in said.out
+    assert "done by OrderActed:MoveSeed" in said.out
     assert "from step 13 on" in said.out
     row = rows(tolaria, grown)["trunk"]
     assert (row["stage"], row["number"], row["blueprint"], row["parameters"]) == ("GERMINATED", 1, "low_rank", 40)
@@ -117,7 +117,7 @@ def test_a_seed_is_advanced_and_culled(tolaria, grown):
         (("germinate", "trunk"), 2, "--blueprint"),
         (("germinate", "trunk", "--blueprint", "conv", "--set", "rank"), 2, "rank=4"),
         (("germinate", "trunk", "--blueprint", "conv", "--set", "rank=nan"), 2, "finite number"),
-        (("grow", "trunk"), 2, "No such command"),
+        (("grow", "trunk"), 2, "no command and no run 'grow'"),
     ],
 )
 def test_a_refused_order_says_why_and_changes_nothing(tolaria, grown, words, code, why):
@@ -149,9 +149,9 @@ def test_why_tells_who_moved_a_seed_and_status_shows_it(tolaria, grown):
     order(tolaria, grown, "germinate", "neck", "--blueprint", "conv")
 
     told = tolaria("why", folder, "seed", "trunk", "--json").json
-    assert (told["event"]["type"], told["event"]["slot"]) == ("SeedMoved", "trunk")
-    assert [(one["type"], one["actor"]["reason"]) for one in told["causes"]] == [("SeedMoveOrdered", "it stalls")]
-    assert tolaria("why", folder, "seed", "--json").json["event"]["slot"] == "neck"
+    assert (told["event"]["type"], told["event"]["order"]["slot"]) == ("OrderActed", "trunk")
+    assert [(one["type"], one["actor"]["reason"]) for one in told["causes"]] == [("OrderGiven", "it stalls")]
+    assert tolaria("why", folder, "seed", "--json").json["event"]["order"]["slot"] == "neck"
     assert tolaria("why", folder, "seed:trunk", "--json").json["event"] == told["event"]
     nothing = tolaria("why", folder, "seed", "head")
     assert (nothing.code, "no seed in slot 'head' moved" in nothing.err) == (1, True)
@@ -161,7 +161,7 @@ def test_why_tells_who_moved_a_seed_and_status_shows_it(tolaria, grown):
     assert "seeds       trunk GERMINATED, neck GERMINATED" in status.out
     seeds = tolaria("status", "--dir", folder, "--json").json["seeds"]
     assert seeds[0] == {"slot": "trunk", "stage": "GERMINATED", "alpha": 0.0}
-    events = tolaria("events", folder, "-t", "Seed").out
+    events = tolaria("events", folder, "-t", "Seed", "-t", "MoveSeed").out
     assert "A seed germinated in slot trunk from step 13 on: conv, 40 parameters." in " ".join(events.split())
 
 

@@ -9,6 +9,7 @@ import sys
 import msgspec
 import pytest
 
+from journal.files import OS_FILES, release_locks, take_locks
 from tests.control.fakes import Recorder
 from tests.waiting import processor_s
 from tolariad.control.replies import RunStatus
@@ -326,3 +327,18 @@ def test_the_time_of_a_checkpoint_of_a_dead_run_is_local_and_to_the_second(tolar
     """As all other times of the page. JSON has the microseconds."""
     (line,) = [one for one in tolaria("status", dead_run).out.splitlines() if "  checkpoint " in one]
     assert re.search(r", \d{4}-\d\d-\d\d \d\d:\d\d:\d\d$", line)
+
+
+@pytest.mark.parametrize(("boot", "held", "shown"), [("ab", False, True), ("ab", True, False), ("cd", False, False)])
+def test_a_run_that_was_killed_is_called_dead_by_status_and_list(tolaria, dead_run, monkeypatch, boot, held, shown):
+    """It has not ended, and nothing records it. Of a journal that is held, or of another machine, nobody can say so."""
+    monkeypatch.setattr("tolariad.boot.boot_id", lambda: boot)
+    locks = take_locks(OS_FILES, dead_run / "journal", "") if held else ()
+    try:
+        status, (row,) = tolaria("status", dead_run), tolaria("list", dead_run.parent, "--json").lines
+        line = tolaria("list", dead_run.parent).out.splitlines()[1]
+    finally:
+        release_locks(OS_FILES, list(locks))
+    assert (row["dead"], row["phase"], row["live"]) == (shown, "running", False)
+    assert ("dead (was running)" in status.out.splitlines()[0]) is shown
+    assert ("dead (was running)" in line) is shown

@@ -303,19 +303,13 @@ def test_closing_words_say_where_the_journal_is_and_that_it_verifies(recorder, r
     assert lines[-1].startswith(f"  tolariad run --dir {run_dir} --epochs 6 ")
 
 
-def test_closing_words_and_verify_give_the_size_on_disk(run_dir, tolaria):
+def test_closing_words_and_verify_give_the_size_on_disk(thirty_steps, run_dir, tolaria):
     """Packed segments take a part of their bytes; both figures are printed, the one on disk first."""
-    recorder = Recorder(run_dir / "journal", segment_bytes=64 * 1024)
-    recorder.begin_run()
-    for _ in range(30):
-        recorder.step()
-    status = recorder.status()
-    recorder.journal.close()
     folder = run_dir / "journal"
     whole = size(verify(folder).bytes)
     Packer(Files(), folder, pause_s=0).pack_all()
     files = size(sum(path.stat().st_size for path in folder.glob("*.wal*")))
-    lines, clean = closing_words(status, run_dir)
+    lines, clean = closing_words(thirty_steps, run_dir)
 
     assert clean
     assert list(folder.glob("*.zst"))
@@ -324,9 +318,10 @@ def test_closing_words_and_verify_give_the_size_on_disk(run_dir, tolaria):
 
 
 def test_a_run_that_failed_on_other_data_is_told_both_ways_on(recorder, run_dir):
-    """The former data with --retry, or the new ones with --accept-data; any other failure has the first only."""
+    """The former data or code with --retry, or the new ones with a word; any other failure has the first only."""
     recorder.step()
-    for kind, ways in ((m.FailureKind.DATA, ["--retry", "--accept-data"]), (m.FailureKind.TRAINER, ["--retry"])):
+    words = {m.FailureKind.DATA: ["--accept-data"], m.FailureKind.CODE: ["--accept-code"]}
+    for kind, ways in ((kind, ["--retry", *words.get(kind, ())]) for kind in m.FailureKind):
         recorder.record(m.RunFailed(kind=kind, why="no"))
         lines, _ = closing_words(recorder.status(), run_dir)
         starts = [line.split() for line in lines if line.startswith("  tolariad run")]

@@ -134,7 +134,7 @@ def test_a_checkpoint_that_vanished_meanwhile_is_chosen_anew(tolariad, run_dir, 
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        ((), 2, "give a configuration, --task, or the --dir of a run"),
+        ((), 2, "give a configuration, --task, or a run by --run"),
         (("--task", "digits"), 2, "there is no trained model: runs/digits has no run"),
         (("--dir", "runs/none"), 2, "there is no run in runs/none"),
         (("--dir", "RUN", "--task", "digits", "--checkpoint", "c9"), 2, "the newest are c000001, c000002"),

@@ -87,13 +87,13 @@ def test_a_driver_and_a_build_for_it_are_named(tolaria, tmp_path, monkeypatch):
 
 
 def test_run_is_a_command_of_tolaria_too(tolaria, tolariad):
-    """The same options, refusals and codes; the options before it name the folder, or are refused."""
+    """The same options, refusals and codes; the options before it name the run, or are refused."""
     said, (code, out, err) = tolaria("run"), tolariad("run")
     assert (said.code, said.out, said.err.replace("tolaria:", "tolariad:")) == (code, out, err)
     helps = tolaria("run", "--help").out, tolariad("run", "--help")[1]
     assert helps[0].replace("Usage: tolaria ", "Usage: tolariad ") == helps[1]
 
-    refused = tolaria("-r", "mine", "run", "--task", "digits")
+    refused = tolaria("--socket", "x.sock", "run", "--task", "digits")
     assert (refused.code, "--dir RUN" in refused.err) == (2, True)
     # A process of its own: what follows takes the process's signals.
     command = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()", "--dir", "none/here", "run"]

@@ -8,6 +8,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from tests.cli.stored import record
+from tolariad.trainer.trials.words import ExportedState
 
 
 @pytest.fixture
@@ -91,3 +92,21 @@ def test_a_changed_byte_is_never_exported(tolaria, run, tmp_path, name):
     assert f"checkpoint c000002 does not verify: {name}: its BLAKE3 is" in said.err
     assert [path.name for path in tmp_path.iterdir() if "model" in path.name] == ["model.safetensors"]
     assert file.read_bytes() == b"before"
+
+
+def test_files_for_torch_are_written_by_a_process_that_has_it(tolaria, run, tmp_path, answer):
+    """A .pt file, a folder, and the optimizer's state only for these."""
+    found = ExportedState(files={"x.pt": "model and optimizer"}, tensors=2, size=9)
+    asked = answer(found)
+    said = tolaria("export-weights", run, "--with-optimizer", "--checkpoint", "c000001", "-o", "x.pt")
+    assert (said.code, said.out) == (
+        0,
+        "x.pt: trained weights and optimizer of checkpoint c000001, step 0: 2 tensors, 9 B\n",
+    )
+    assert tolaria("export-weights", run, "-o", f"{tmp_path}/folder/", "--json").json["files"] == found.files
+    assert [(one.weights.id, one.with_optimizer, one.is_folder) for one in asked] == [
+        ("c000001", True, False),
+        ("c000002", False, True),
+    ]
+    refused = tolaria("export-weights", run, "--with-optimizer", "-o", "x.safetensors")
+    assert (refused.code, "needs a .pt file or a folder" in refused.err) == (2, True)

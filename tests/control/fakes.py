@@ -190,10 +190,10 @@ class Recorder:
         n = self.state.progress.step + 1
         epoch, batch = (n - 1) // 10 + 1, (n - 1) % 10 + 1
         if batch == 1:
-            self.report(m.EpochStartedReport(epoch=epoch))
+            self.report(m.Told(event=m.EpochStarted(epoch=epoch)))
         self.report(m.StepReport(step=n, epoch=epoch, batch=batch, loss=loss, grad_norm=1.0, lr=0.003, rates=1))
         if batch == 10:
-            self.report(m.ValidationBegunReport(epoch=epoch, step=n))
+            self.report(m.Told(event=m.ValidationBegun(epoch=epoch, step=n)))
             metrics = {"loss": 0.4, "accuracy": 0.9 + epoch / 100}
             self.report(m.ValidationReport(epoch=epoch, step=n, metrics=metrics, samples=100, seconds=0.1))
             self.report(m.EpochReport(epoch=epoch, step=n))

@@ -6,6 +6,8 @@ import random
 from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from tests.core.facts import daemon_started, environment, run_started
 from tests.core.simulated_trainer import ACCURACY, Trainer
 from tolariad.core import messages as m
@@ -24,6 +26,7 @@ class World:
     def __init__(self, seed: int, **policy: object) -> None:
         self.random = random.Random(seed)
         self.environment = environment()
+        self.code: tuple[m.CodeFile, ...] = ()
         self.accuracy = dict(ACCURACY)
         self.state = RunState()
         self.events: list[m.Event] = []
@@ -83,7 +86,9 @@ class World:
 
     def new_trainer(self, incarnation: int) -> Trainer:
         """Return the process that was spawned."""
-        return Trainer(incarnation, self.environment, self.accuracy, self.broken)
+        trainer = Trainer(incarnation, self.environment, self.accuracy, self.broken)
+        trainer.todo[0] = replace(trainer.todo[0], code=self.code)
+        return trainer
 
     def tick(self) -> None:
         """Do the first thing that is due, else one act of the trainer."""

@@ -222,7 +222,7 @@ class Trainer:
         epoch = self.done_epoch + 1
         if self.batch == 0 and epoch > order.epoch_started:
             self.order = replace(order, epoch_started=epoch)
-            return m.EpochStartedReport(epoch=epoch)
+            return m.Told(event=m.EpochStarted(epoch=epoch))
         if not q.gate_open(durable):
             return None
         if len(order.metrics) < min(epoch, len(METRICS)):
@@ -248,5 +248,5 @@ class Trainer:
                 epoch=epoch, step=self.step, metrics={self.metric: self.accuracy[epoch]}, samples=5, seconds=0.1
             )
             self.todo.extend([result, m.EpochReport(epoch=epoch, step=self.step)])
-            return m.ValidationBegunReport(epoch=epoch, step=self.step)
+            return m.Told(event=m.ValidationBegun(epoch=epoch, step=self.step))
         return m.EpochReport(epoch=epoch, step=self.step)

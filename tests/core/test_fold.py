@@ -18,6 +18,7 @@ from tolariad.core import state as state_
 from tolariad.core.messages.vocabulary import EVENT_TYPES, Unknown, decode_event, encode_event
 from tolariad.core.state.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.state.run_state import (
+    FOLD_VERSION,
     RunState,
     apply,
     canonical_bytes,
@@ -237,6 +238,18 @@ def test_a_writer_refuses_an_unknown_event_that_a_reader_counts():
     assert replay_records(RunState(), [newer]).unknown == {"SeedSown": 1}
     with pytest.raises(ReplayError, match="SeedSown"):
         replay_records(RunState(), [newer], strict=True)
+
+
+def test_a_run_of_another_version_is_refused_by_an_event_of_a_former_name_with_that_version():
+    """Its daemon said which version it was; the fold of this one has a number."""
+    started = m.DaemonStarted(pid=1, boot_id="", host="h", version="0.0.9", limits=m.ServiceLimits())
+    former = {"type": "RateChanged", "group": "a", "applied_before_step": 3, "before": 0.1, "rate": 0.2, "curve": 0.1}
+    entries = [*_entries([started]), _Entry(2, msgspec.Raw(msgspec.msgpack.encode({**former, "number": 1})))]
+
+    with pytest.raises(
+        ReplayError, match=f"'RateChanged'.* tolariad 0.0.9 recorded it, and here is fold {FOLD_VERSION}"
+    ):
+        replay_records(RunState(), entries, strict=True)
 
 
 def test_a_capture_of_another_fold_version_is_not_used():

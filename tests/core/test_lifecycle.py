@@ -284,7 +284,7 @@ def test_nothing_fails_for_good_because_it_came_out_differently():
     world.run()
     assert world.state.run.phase is st.Phase.FAILED
     assert "step 5: other data" in world.state.run.why
-    assert "--retry" in world.state.run.why
+    assert "--retry goes on" in q.way_on(world.state.run.failure, in_program=False)
     rerun_that_differs(world)
     world.run()
     assert find(world, m.RerunFinished)[-1].expected == "step 5 came out differently before"
@@ -298,9 +298,21 @@ def test_no_run_keeps_more_reasons_than_it_may():
     for number in range(2 * st.INEXACT_MAX):
         report = m.InexactDataReport(why=f"reason {number}")
         world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
-    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=m.DataNotedReport(why="a note")))
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=m.Told(event=m.DataNoted(why="a note"))))
     assert world.state.progress.inexact == tuple(f"reason {number}" for number in range(st.INEXACT_MAX))
     assert [event.why for event in find(world, m.DataNoted)] == ["a note"]
+
+
+def test_what_a_trainer_tells_is_recorded_with_the_stamp_of_the_kernel():
+    """It cannot say when, why or by whose order something was: an actor would make an order of it."""
+    world = until(World(0), 3)
+    told = m.DataNoted(why="a note", wall=1, mono=1, cause=2, root=2, actor=m.Actor(uid=0, program="tolaria"))
+    world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=m.Told(event=told)))
+    (noted,) = find(world, m.DataNoted)
+
+    assert (noted.why, noted.actor, noted.cause) == ("a note", None, 0)
+    assert noted.wall > 1
+    assert noted.mono > 1
 
 
 def test_a_checkpoint_that_cannot_be_used_gives_way_to_the_next_older_and_the_last_one_fails_the_run():

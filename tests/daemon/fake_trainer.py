@@ -179,12 +179,12 @@ class Fake:
         epoch = self.epoch
         last = epoch * STEPS_PER_EPOCH
         if epoch > order.epoch_started:
-            self.reporter.report(m.EpochStartedReport(epoch=epoch))
+            self.reporter.report(m.Told(event=m.EpochStarted(epoch=epoch)))
         while self.progress.step < last:
             self.step(epoch)
         step = self.progress.step
         if epoch > order.epoch_validated:
-            self.reporter.report(m.ValidationBegunReport(epoch=epoch, step=step))
+            self.reporter.report(m.Told(event=m.ValidationBegun(epoch=epoch, step=step)))
             metrics = {"loss": 1 / step, "accuracy": 1 - 1 / step}
             report = m.ValidationReport(epoch=epoch, step=step, metrics=metrics, samples=1, seconds=0.0)
             self.reporter.report(report)
@@ -207,6 +207,7 @@ def main() -> int:
     """Start like a real trainer, then run the fake."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--run", type=Path)
+    parser.add_argument("--printed")
     for name in ("--incarnation", "--channel-fd", "--page-fd", "--parent-pid", "--ring-fd"):
         parser.add_argument(name, type=int)
     args = parser.parse_args()

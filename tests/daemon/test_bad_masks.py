@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests import order_events
 from tests.daemon.harness import of_type
 from tests.daemon.test_pruning import CONFIG, FORKS, until
 from tests.recorded import sound
@@ -40,14 +41,18 @@ def test_a_forced_bad_mask_is_undone_within_thirty_seconds(start, run_dir, tmp_p
     daemon.call("Stop")
     assert daemon.wait() == 0
     (rejected, *_) = of_type(run_dir, m.MaskSetRejected)
-    (applied,) = [one for one in of_type(run_dir, m.MasksApplied) if one.cycle == rejected.cycle]
+    (applied,) = [one for one in of_type(run_dir, order_events.acted(m.MaskUnits)) if one.order.cycle == rejected.cycle]
     (begun, *_) = of_type(run_dir, m.RollbackBegun)
     seconds = (back.mono - applied.mono) / 1e9
-    print(f"{applied.channels} of {applied.total} channels: {rejected.why}; undone {seconds:.2f} s after they acted")
+    print(f"{applied.order.channels} of {applied.order.total} channels: {rejected.why}; undone after {seconds:.2f} s")
 
-    assert 0.3 * applied.total_parameters <= applied.pruned_parameters <= 0.8 * applied.total_parameters
+    assert (
+        0.3 * applied.order.total_parameters
+        <= applied.outcome.pruned_parameters
+        <= 0.8 * applied.order.total_parameters
+    )
     assert rejected.action is m.WindowAction.ROLLBACK
-    assert (back.checkpoint, begun.checkpoint) == (applied.pinned, applied.pinned)
+    assert (back.checkpoint, begun.checkpoint) == (applied.outcome.pinned, applied.outcome.pinned)
     assert back.step < applied.applied_before_step
     assert seconds < LIMIT_S
     assert (shown["masked"], shown["rejected"]) == (0, 1)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import yaml
 
+from tests import order_events
 from tests.campaign import grown
 from tests.daemon.harness import of_type
 from tests.recorded import pieces
@@ -134,9 +135,11 @@ def test_whatever_a_strategy_does_training_goes_on_to_the_bit_and_says_so(tmp_pa
     assert "finite" in refused["nan"]
     assert "finite" in refused["rate"]
     assert steps(run_dir) == steps(calm)
-    assert of_type(run_dir, m.SeedMoved) == []
-    given = [one for one in of_type(run_dir, m.BoundaryOrderGiven) if not isinstance(one, m.StrategyStateGiven)]
-    assert [one.parameters for one in given] == [{"alpha": 2.0}]
+    assert of_type(run_dir, order_events.acted(m.MoveSeed)) == []
+    given = [
+        one for one in of_type(run_dir, m.OrderGiven) if not isinstance(one, order_events.given(m.KeepStrategyState))
+    ]
+    assert [one.order.parameters for one in given] == [{"alpha": 2.0}]
     files, undisturbed = pieces(run_dir), pieces(calm)
     assert {name: files[name] for name in files if "state" not in name} == {
         name: undisturbed[name] for name in undisturbed if "state" not in name

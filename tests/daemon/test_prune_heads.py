@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import order_events
 from tests.daemon.harness import CallFailed, of_type
 from tests.daemon.test_prune_kills import CYCLE, Killed, assert_as_one_that_was_not
 from tests.daemon.test_pruning import CONFIG, until
@@ -145,21 +146,21 @@ def test_a_walk_of_kills_and_rollbacks_ends_as_a_run_that_nothing_disturbed(star
     kind, draw = KINDS[number % len(KINDS)], random.Random(f"{seed} {number}")
     run = Walk(start, tmp_path, draw, kind=kind)
     run.begin()
-    until(run.run_dir, run.daemon, m.MasksApplied, "masks")
+    until(run.run_dir, run.daemon, order_events.acted(m.MaskUnits), "masks")
     for _ in range(8):
         run.go()
     run.until_pruned("removed")
     if draw.random() < 0.7:
-        *_, compacted = of_type(run.run_dir, m.ModelCompacted)
+        *_, compacted = of_type(run.run_dir, order_events.acted(m.CompactModel))
         run.daemon.call("Rollback", step=compacted.applied_before_step - 1, reason="to the other side")
         run.on()
         run.until_pruned(draw.choice(["masked", "removed"]))
     run.stop()
     found = assert_as_one_that_was_not(run)
-    acted, back = (len(of_type(run.run_dir, one)) for one in (m.ModelCompacted, m.RolledBack))
+    acted, back = (len(of_type(run.run_dir, one)) for one in (order_events.acted(m.CompactModel), m.RolledBack))
     print(f"seed {seed}, run {number}, {kind}: {run.kills} kills, {back} rollbacks, {acted} compactions; {run.done}")
 
-    assert of(found, m.MasksApplied)
+    assert of(found, order_events.acted(m.MaskUnits))
 
 
 STAGES = (
@@ -182,4 +183,4 @@ def test_a_cycle_of_heads_may_be_killed_anywhere(start, tmp_path, name, seed):
     found = assert_as_one_that_was_not(run)
 
     assert run.kills == 1
-    assert of(found, m.ModelCompacted)
+    assert of(found, order_events.acted(m.CompactModel))

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests import order_events
 from tests.daemon.harness import of_type
 from tests.daemon.test_bad_masks import RUINOUS
 from tests.daemon.test_pruning import CONFIG, until
@@ -56,30 +57,33 @@ CYCLE = {
     **{f"analysis at {n}": Stage(m.PruneCycleBegun, f"analysis:{n}", 0.001) for n in (1, 2, 3, 4)},
     "ordered": Stage(m.PruneCycleBegun, "prune_order:1", 0.001),
     "masked, not reported": Stage(m.PruneCycleBegun, "prune_acted:1", 0.001),
-    "masked, daemon": Stage(m.MasksApplied, "daemon", 0.02),
-    "in the window, daemon": Stage(m.MasksApplied, "daemon", 0.3),
-    "in the window, trainer": Stage(m.MasksApplied, "trainer", 0.3),
-    "checkpoint with masks": Stage(m.MasksApplied, "publish:1", 0.001),
-    "compaction ordered": Stage(m.CompactionOrdered, "daemon"),
-    "compaction tried": Stage(m.MasksApplied, "prune_order:1", 0.02),
-    "compaction, optimizer wide": Stage(m.MasksApplied, "prune_cut:1", 0.001),
-    "compacted, not reported": Stage(m.MasksApplied, "prune_acted:1", 0.001),
-    "compacted, daemon": Stage(m.ModelCompacted, "daemon", 0.3),
-    "compacted, trainer": Stage(m.ModelCompacted, "trainer", 0.3),
-    "checkpoint of the small model": Stage(m.ModelCompacted, "checkpoint_file:2", 0.001),
-    "restore of the small model": Stage(m.ModelCompacted, "restore:1", 0.001),
+    "masked, daemon": Stage(order_events.acted(m.MaskUnits), "daemon", 0.02),
+    "in the window, daemon": Stage(order_events.acted(m.MaskUnits), "daemon", 0.3),
+    "in the window, trainer": Stage(order_events.acted(m.MaskUnits), "trainer", 0.3),
+    "checkpoint with masks": Stage(order_events.acted(m.MaskUnits), "publish:1", 0.001),
+    "compaction ordered": Stage(order_events.given(m.CompactModel), "daemon"),
+    "compaction tried": Stage(order_events.acted(m.MaskUnits), "prune_order:1", 0.02),
+    "compaction, optimizer wide": Stage(order_events.acted(m.MaskUnits), "prune_cut:1", 0.001),
+    "compacted, not reported": Stage(order_events.acted(m.MaskUnits), "prune_acted:1", 0.001),
+    "compacted, daemon": Stage(order_events.acted(m.CompactModel), "daemon", 0.3),
+    "compacted, trainer": Stage(order_events.acted(m.CompactModel), "trainer", 0.3),
+    "checkpoint of the small model": Stage(order_events.acted(m.CompactModel), "checkpoint_file:2", 0.001),
+    "restore of the small model": Stage(order_events.acted(m.CompactModel), "restore:1", 0.001),
 }
 WITH_SEEDS = {
     "seed planted": Stage(m.PruneCycleBegun, "seed_planted:1", 0.001),
     "seed moved, not reported": Stage(m.PruneCycleBegun, "seed_moved:1", 0.001),
-    "seed moved, daemon": Stage(m.SeedMoved, "daemon", 0.02),
+    "seed moved, daemon": Stage(order_events.acted(m.MoveSeed), "daemon", 0.02),
     **{name: CYCLE[name] for name in ("analysis runs, trainer", "masked, not reported", "checkpoint with masks")},
 }
 ROLLBACK = {
     "window tripped, daemon": Stage(m.MaskSetRejected, "daemon", 0.02),
     "window tripped, trainer": Stage(m.MaskSetRejected, "trainer", 0.02),
-    **{point: Stage(m.MasksApplied, f"{point}:1", 0.001) for point in ("rollback_prepare", "rollback_commit")},
-    "rollback_confirm": Stage(m.MasksApplied, "rollback_confirm:1", 0.001),
+    **{
+        point: Stage(order_events.acted(m.MaskUnits), f"{point}:1", 0.001)
+        for point in ("rollback_prepare", "rollback_commit")
+    },
+    "rollback_confirm": Stage(order_events.acted(m.MaskUnits), "rollback_confirm:1", 0.001),
     "rolled back, daemon": Stage(m.RolledBack, "daemon", 0.1),
 }
 
@@ -153,11 +157,13 @@ def assert_as_one_that_was_not(run: Killed) -> list:
     found = sound(run.run_dir)
     *_, stopped = of(found, m.RunStopped)
     assert stopped.why == ""
-    orders = standing(found, m.MasksApplied, m.MasksReleased, m.ModelCompacted)
-    if of(found, m.SeedMoved):
+    orders = standing(
+        found, order_events.acted(m.MaskUnits), order_events.acted(m.ReleaseMasks), order_events.acted(m.CompactModel)
+    )
+    if of(found, order_events.acted(m.MoveSeed)):
         script = q.script_from_journal(found, None).orders
     else:
-        script = tuple(m.ScriptOrder(one.applied_before_step, 0, at, one.order) for at, one in enumerate(orders, 1))
+        script = tuple(m.ScriptOrder(one.applied_before_step, 0, at, one.to_repeat) for at, one in enumerate(orders, 1))
     calm = FakeDaemon(run.folder / "calm", 100_000, checkpoint_every_epoch=False, script_orders=script)
     calm.run_dir.mkdir()
     calm.last_step_of_all = stopped.step
@@ -182,10 +188,10 @@ def test_a_cycle_and_a_compaction_may_be_killed_anywhere(start, tmp_path, name, 
     run.kill_at(CYCLE[name], draw)
     run.kill_at(CYCLE[second], draw)
     run.begin()
-    until(run.run_dir, run.daemon, m.ModelCompacted, "a compaction")
+    until(run.run_dir, run.daemon, order_events.acted(m.CompactModel), "a compaction")
     run.stop()
     orders = assert_as_one_that_was_not(run)
-    assert of(orders, m.ModelCompacted)
+    assert of(orders, order_events.acted(m.CompactModel))
 
 
 @pytest.mark.torture
@@ -196,8 +202,8 @@ def test_seeds_and_masks_in_one_run_may_be_killed_anywhere(start, tmp_path, name
     run = Killed(start, tmp_path, GROWN)
     run.kill_at(WITH_SEEDS[name], random.Random(f"{seed} {name}"))
     run.begin()
-    until(run.run_dir, run.daemon, m.MasksApplied, "masks")
-    until(run.run_dir, run.daemon, m.SeedMoved, "a grown seed", 4)
+    until(run.run_dir, run.daemon, order_events.acted(m.MaskUnits), "masks")
+    until(run.run_dir, run.daemon, order_events.acted(m.MoveSeed), "a grown seed", 4)
     run.stop()
     assert assert_as_one_that_was_not(run)
 
@@ -217,4 +223,4 @@ def test_a_rollback_from_bad_masks_may_be_killed_anywhere(start, tmp_path, name,
     run.stop()
     orders = assert_as_one_that_was_not(run)
     rejected = {one.cycle for one in of_type(run.run_dir, m.MaskSetRejected)}
-    assert rejected.isdisjoint(one.cycle for one in of(orders, m.MasksApplied))
+    assert rejected.isdisjoint(one.order.cycle for one in of(orders, order_events.acted(m.MaskUnits)))

@@ -10,10 +10,12 @@ from io import StringIO
 
 import pytest
 
+from tests import order_events
 from tests.daemon.harness import TIMEOUT_S, of_type
 from tests.recorded import events_of, of, sound
 from tolariad.cli.tolaria import main
 from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.forensics.why import TOPICS
 from tolariad.storage.verify import read_manifest
 
@@ -71,10 +73,10 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
 
     first = start(shells=FORKS, **asked)
     first.until(lambda status: status["step"] > 0, "a step")
-    (masks, *_) = until(run_dir, first, m.MasksApplied, "masks")
+    (masks, *_) = until(run_dir, first, order_events.acted(m.MaskUnits), "masks")
     first.kill()
     second = start(shells=FORKS, **asked)
-    (compacted, *_) = until(run_dir, second, m.ModelCompacted, "a compaction")
+    (compacted, *_) = until(run_dir, second, order_events.acted(m.CompactModel), "a compaction")
     # The small model is analysed too; the former importance is too old after that.
     until(run_dir, second, m.ImportanceRemoved, "the removal of the first importance")
     shown = second.call("PruneStatus")["pruning"]
@@ -89,16 +91,18 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     assert third.wait() == 0
 
     assert of(sound(run_dir), m.RerunFinished)
-    assert masks.channels > 0
-    assert 0.0 < masks.accuracy_masked <= 1.0
-    assert 0.0 < masks.accuracy_now <= 1.0
-    assert masks.total_parameters == compacted.parameters_before == 10_026
-    assert 0 < masks.pruned_parameters <= 0.1 * 10_026
+    assert masks.order.channels > 0
+    assert 0.0 < masks.outcome.accuracy_masked <= 1.0
+    assert 0.0 < masks.outcome.accuracy_now <= 1.0
+    assert masks.order.total_parameters == compacted.outcome.parameters_before == 10_026
+    assert 0 < masks.outcome.pruned_parameters <= 0.1 * 10_026
     # `compact_every` is 1: only the masks of one cycle are removed, and all of their parameters.
-    (removed,) = (one for one in of_type(run_dir, m.MasksApplied) if one.cycle == compacted.cycle)
-    assert compacted.parameters == compacted.parameters_before - removed.pruned_parameters
-    assert compacted.difference <= 1e-5
-    assert shown["removed"] >= masks.channels
+    (removed,) = (
+        one for one in of_type(run_dir, order_events.acted(m.MaskUnits)) if one.order.cycle == compacted.order.cycle
+    )
+    assert compacted.outcome.parameters == compacted.outcome.parameters_before - removed.outcome.pruned_parameters
+    assert compacted.outcome.difference <= 1e-5
+    assert shown["removed"] >= masks.order.channels
     assert shown["share"] == (shown["masked_parameters"] + shown["removed_parameters"]) / 10_026 <= 0.2
     assert of_type(run_dir, m.MaskSetPassed)
     assert not of_type(run_dir, m.MaskSetRejected)
@@ -107,21 +111,21 @@ def test_a_pruned_run_is_killed_and_goes_on_to_the_same_bits(start, run_dir, tmp
     manifest = read_manifest(run_dir / "checkpoints" / last.id, last.manifest)
     assert manifest.compactions >= 1
     assert manifest.pruning_phase == 2
-    assert (10_026 - compacted.parameters) / 10_026 <= manifest.cumulative_pruned_fraction <= 0.2
+    assert (10_026 - compacted.outcome.parameters) / 10_026 <= manifest.cumulative_pruned_fraction <= 0.2
     assert manifest.importance_ref in {one.importance for one in of_type(run_dir, m.PruneAnalyzed)}
     # The newest importance stays, however old it is.
     *_, newest = of_type(run_dir, m.PruneAnalyzed)
     gone = {one.file for one in of_type(run_dir, m.ImportanceRemoved)}
     assert (run_dir / newest.importance).is_file()
     assert gone.isdisjoint(f"importance/{path.name}" for path in (run_dir / "importance").iterdir())
-    assert json.loads(tolaria("prune", "status", str(run_dir), "--json"))["removed"] >= masks.channels
+    assert json.loads(tolaria("prune", "status", str(run_dir), "--json"))["removed"] >= masks.order.channels
     assert "ACTIVE_PRUNING" in tolaria("prune", "status", str(run_dir))
     exported = json.loads(tolaria("export-weights", str(run_dir), "-o", str(tmp_path / "w.safetensors"), "--json"))
     assert exported["compactions"] == manifest.compactions
-    assert "compact" in tolaria("why", str(run_dir), "ModelCompacted")
+    assert "compact" in tolaria("why", str(run_dir), "OrderActed:CompactModel")
     # The newest of these, whichever came before the stop.
     ends = TOPICS["prune"][0].split("|")
-    newest = [type(one).__name__ for one in events_of(run_dir) if type(one).__name__ in ends][-1]
+    newest = [st.event_name(one) for one in events_of(run_dir) if st.event_name(one) in ends][-1]
     assert newest in tolaria("why", str(run_dir), "prune")
 
 

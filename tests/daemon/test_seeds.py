@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+from tests import order_events
 from tests.daemon.harness import SETS, CallFailed, of_type
 from tests.waiting import wait_for
 from tolariad.core import messages as m
@@ -34,14 +35,14 @@ def test_a_move_that_is_accepted_outlives_kill_9_and_acts_once(start, run_dir):
     assert (row["stage"], row["waiting"]) == ("DORMANT", "GERMINATED")
     daemon.kill()
     os.kill(status["trainer"]["pid"], signal.SIGKILL)
-    assert of_type(run_dir, m.SeedMoved) == []
+    assert of_type(run_dir, order_events.acted(m.MoveSeed)) == []
 
     again = start(environ=SLOTS, sets=ALONE)
     assert again.wait() == 0, again.stderr
-    (ordered,) = of_type(run_dir, m.SeedMoveOrdered)
-    (moved,) = of_type(run_dir, m.SeedMoved)
-    assert (ordered.number, ordered.parameters, ordered.actor.reason) == (1, {"width": 2.0}, "it stalls")
-    assert (moved.stage, moved.germination, moved.parameters_added) == (Stage.GERMINATED, 1, 4)
+    (ordered,) = of_type(run_dir, order_events.given(m.MoveSeed))
+    (moved,) = of_type(run_dir, order_events.acted(m.MoveSeed))
+    assert (ordered.order.number, ordered.order.parameters, ordered.actor.reason) == (1, {"width": 2.0}, "it stalls")
+    assert (moved.order.stage, moved.order.number, moved.outcome.parameters_added) == (Stage.GERMINATED, 1, 4)
     assert moved.cause == answer["seq"]
     assert len(of_type(run_dir, m.SeedSlotsRegistered)) == 1
 
@@ -58,10 +59,10 @@ def test_a_culled_slot_comes_back_by_itself_while_training_goes_on(start, run_di
     status = daemon.until(lambda status: status["seeds"])
     assert status["seeds"] == [{"slot": "neck", "stage": "GERMINATED", "alpha": 0.0}]
     daemon.call("SeedsCull", slot="neck")
-    wait_for(lambda: len(of_type(run_dir, m.SeedMoved)) > len(CULLED))
+    wait_for(lambda: len(of_type(run_dir, order_events.acted(m.MoveSeed))) > len(CULLED))
     daemon.call("Stop")
     assert daemon.wait() == 0, daemon.stderr
-    assert [one.stage for one in of_type(run_dir, m.SeedMoved)] == [Stage.GERMINATED, *CULLED]
+    assert [one.order.stage for one in of_type(run_dir, order_events.acted(m.MoveSeed))] == [Stage.GERMINATED, *CULLED]
 
 
 def test_a_model_without_slots_refuses_with_the_page(start):

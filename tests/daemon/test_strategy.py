@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import order_events
 from tests.daemon.harness import SETS, of_type
 from tests.recorded import sound
 from tests.waiting import within
@@ -79,7 +80,10 @@ def steps(run_dir):
 
 
 def changed(run_dir):
-    return [(one.applied_before_step, one.values) for one in of_type(run_dir, m.HyperparametersChanged)]
+    return [
+        (one.applied_before_step, one.order.values)
+        for one in of_type(run_dir, order_events.acted(m.SetHyperparameters))
+    ]
 
 
 def test_killed_while_the_strategy_is_asked_a_run_ends_as_one_that_never_was(asked, tmp_path):
@@ -118,4 +122,4 @@ def test_a_strategy_that_never_answers_costs_its_time_and_nothing_else(asked):
     assert [one.epoch for one in ends] == [1, 2]
     assert ends[0].reason is m.NoAnswer.LATE
     assert ends[1].reason in (m.NoAnswer.LATE, m.NoAnswer.FAILED)
-    assert of_type(run_dir, m.BoundaryOrderGiven) == of_type(run_dir, m.StrategyCommanded) == []
+    assert of_type(run_dir, m.OrderGiven) == of_type(run_dir, m.StrategyCommanded) == []

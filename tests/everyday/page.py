@@ -71,7 +71,8 @@ bit. The order of batches and the seed at the loop's beginning must then be the 
 * `onecycle` cycles the rate only; the plain script has `cycle_momentum=False` for that reason.
 * `nanogpt` sets its rates by hand, and its loop leaves that to a schedule. `ppo` draws its rollout at the first batch
   of an iteration and keeps it. What stands before `run.batches()` is done again if a run goes on in mid-epoch.
-* `pinn` has no second phase with LBFGS: a run makes no steps with a closure yet.
+* `pinn` has no second phase. Adam and then LBFGS, by a closure, killed at dense checkpoints in both phases, is in
+  `tests/library/loops/test_released.py`.
 * The eight checkpoint without a pause while they are killed. Each of their starts after a kill goes on from a
   checkpoint that has steps; the tests look that up in the journal.
 * The script with the stream ends after `stop.steps` steps: its data have no length.

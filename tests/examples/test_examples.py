@@ -35,3 +35,4 @@ def test_an_example_trains(name):
     found = validate(setup, lambda: None)
     assert found.samples in {800, 240}
     assert found.means["loss"] > 0
+    setup.train.end_workers(), setup.validation.end_workers()

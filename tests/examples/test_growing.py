@@ -6,6 +6,7 @@ import pytest
 import torch
 import yaml
 
+from tests import order_events
 from tests.house.tree import ROOT
 from tests.recorded import events_of, of
 from tests.strategy.packets import packet, seed
@@ -48,7 +49,7 @@ def test_the_example_grows_in_both_slots_also_over_a_kill(tmp_path, config, temp
     words = ["run", config, "--dir", tmp_path / "run"]
     done = template.run(words, folder=tmp_path, failpoint=f"step:50@{token}")
     events = events_of(tmp_path / "run")
-    moves = [(one.slot, one.stage) for one in of(events, m.SeedMoved)]
+    moves = [(one.order.slot, one.order.stage) for one in of(events, order_events.acted(m.MoveSeed))]
 
     assert done.returncode == 0, done.stderr
     assert len(of(events, m.RunCompleted)) == 1
@@ -57,7 +58,9 @@ def test_the_example_grows_in_both_slots_also_over_a_kill(tmp_path, config, temp
     assert [stage for slot, stage in moves if slot == "early"][: len(GROWTH) - 1] == list(GROWTH[:-1])
     assert len(set(moves)) == len(moves)
     assert "late" in {slot for slot, _ in moves}
-    blueprints = {one.blueprint for one in of(events, m.SeedMoved) if one.stage is GROWTH[0]}
+    blueprints = {
+        one.order.blueprint for one in of(events, order_events.acted(m.MoveSeed)) if one.order.stage is GROWTH[0]
+    }
     assert blueprints == {f"{EXAMPLE}/blueprint.py:Widening"}
 
 

@@ -156,9 +156,13 @@ def test_an_event_of_a_newer_version_is_shown_like_any_other(run_dir):
 
 def test_a_slot_is_a_name_or_a_number():
     """Seeds have names for their slots, and snapshots numbers; both stand in one journal."""
-    seed = timeline.brief(encode_event(m.SeedMoveOrdered(slot="3", stage=Stage.CULLED)))
+    seed = timeline.brief(encode_event(m.OrderGiven(order=m.MoveSeed(slot="3", stage=Stage.CULLED))))
     snapshot = timeline.brief(encode_event(m.SnapshotBegun(id="s1", slot=3)))
 
-    assert seed.is_of("SeedMoveOrdered:3")
-    assert not snapshot.is_of("SeedMoveOrdered:3")
+    assert seed.is_of("OrderGiven:MoveSeed:3")
+    assert seed.is_of("OrderGiven:MoveSeed")
+    assert seed.is_of("OrderGiven")
+    assert not seed.is_of("OrderGiven:MoveSeed:4")
+    assert not seed.is_of("OrderGiven:SetRate")
+    assert not snapshot.is_of("OrderGiven:MoveSeed:3")
     assert snapshot.is_of("SnapshotBegun")

@@ -165,7 +165,7 @@ def test_masks_that_were_judged_lead_back_to_the_cycle_that_found_them(run_dir):
 
     assert answer.event.fields["type"] == "MaskSetRejected"
     assert types(answer.causes)[-5:] == [
-        *("PruneCycleBegun", "PruneAnalyzed", "MasksOrdered", "MasksApplied", "PruneWatched")
+        *("PruneCycleBegun", "PruneAnalyzed", "OrderGiven", "OrderActed", "PruneWatched")
     ]
     assert [link.seq for link in answer.causes] == sorted({link.seq for link in answer.causes})
 

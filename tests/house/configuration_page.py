@@ -45,9 +45,10 @@ repeats counts each time. A built-in task refuses an option that it does not hav
 The file never contains a secret itself, only a reference: `env:NAME`, `file:PATH`, or `credential:NAME` for a
 credential of systemd.
 
-A value comes from the first of these that has the key: `--task`, `--epochs` and `--set`; the file; the defaults of the
-built-in task, below; the general default. A run keeps its values in the journal. A start without a file and without
-`--task` takes them from there instead of a file.
+A value comes from the first that has the key: `--task`, `--epochs` and `--set`; the environment; the file; the defaults
+of the built-in task, below; the general default. In the environment, `TOLARIA__learning_rate__base_lr=3e-4` sets the
+key `learning_rate.base_lr`. A run keeps its values in the journal. A start without a file and without `--task` takes
+them from there instead of a file.
 
 ## What a start may change
 

@@ -5,6 +5,8 @@ Promises: the same types give the same text.
 
 from __future__ import annotations
 
+import re
+from inspect import cleandoc
 from typing import Any, Final
 
 import msgspec
@@ -152,4 +154,6 @@ def _relations(event: type[m.Event]) -> list[str]:
 
 
 def _prose(kind: type) -> str:
-    return " ".join((kind.__doc__ or "").split())
+    """Return the docstring: a line for each paragraph, and for each item of a list."""
+    paragraphs = cleandoc(kind.__doc__ or "").split("\n\n")
+    return "\n\n".join(re.sub(r"\n(?!\* )\s*", " ", paragraph) for paragraph in paragraphs)

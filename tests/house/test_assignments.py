@@ -18,6 +18,7 @@ FOREIGN = {
     *("state", "gauss_next", "__dict__"),  # of generators, and of an object of a class that was made
     *("use_cache",),  # the configuration of a transformers model's copy
     *("trainer",),  # a module of Lightning
+    *("value",),  # of multiprocessing: a number that processes share
     *("backward",),  # torch.autograd's function, while steps are profiled
 }
 

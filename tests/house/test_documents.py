@@ -9,12 +9,15 @@ import pytest
 
 import journal.format
 from tests.house.test_imports import EVERYBODY, OPTIONAL, ROOMS, ROOTS, is_ours, is_within, room_of
-from tests.house.tree import PRODUCT, ROOT, every_file, imports_of, is_standard, module_name, python_files
+from tests.house.tree import GENERATED, PRODUCT, ROOT, every_file, imports_of, is_standard, module_name, python_files
 from tolariad.core.state.run_state import FOLD_VERSION
 from tolariad.leyline import SystemStateSerializer
 from tolariad.storage.manifest import FORMAT
 
 PAGES = sorted(path for path in every_file() if path.suffix == ".md")
+# A group of entry points, loggers, and modules that a test of the layers invents.
+NOT_MODULES = {"tolariad.blueprints", "tolariad.run", "tolariad.test"}
+INVENTED = ("tests/house/test_layers.py", "tests/house/test_documents.py")
 # The names of distributions whose packages have other names.
 PACKAGES = {"PyYAML": "yaml", "google-crc32c": "google_crc32c", "protobuf": "google.protobuf"}
 
@@ -61,6 +64,36 @@ def test_links_lead_somewhere(page: Path):
     lost += [name for name in named_paths(text) if not (ROOT / name).exists()]
 
     assert not lost, "\n".join(["", *lost])
+
+
+def is_gone(name: str) -> bool:
+    """Return whether a dotted name is no module of ours, and no name in one."""
+    at, parts = ROOT, name.split(".")
+    while parts and (at / parts[0]).is_dir():
+        at /= parts.pop(0)
+    file = at / f"{parts[0]}.py" if parts else at
+    if parts and file.exists():
+        parts.pop(0)
+    else:
+        file = at / "__init__.py"
+    return bool(parts) and not re.search(rf"\b{parts[0]}\b", file.read_text(encoding="utf-8") if file.exists() else "")
+
+
+@pytest.mark.parametrize("kind", [".py", ".md"])
+def test_no_line_names_a_module_that_is_gone(kind: str):
+    """Dotted names, and paths of Python files, in code, comments, docstrings and pages. Old records may name any."""
+    gone = []
+    for path in every_file():
+        name = path.relative_to(ROOT).as_posix()
+        if path.suffix != kind or name.startswith(("docs/decisions/", "CHANGELOG", *GENERATED, *INVENTED)):
+            continue
+        text = path.read_text(encoding="utf-8")
+        dotted = set(re.findall(r"(?<![\w./-])tolariad(?:\.[a-z]\w*)+\b(?!/)", text))
+        files = set(re.findall(r"(?<![\w./-])(?:journal|tolariad|tests|examples)/[\w/]+\.py\b", text))
+        gone += [f"{name}: {one}" for one in sorted(dotted - NOT_MODULES) if is_gone(one)]
+        gone += [f"{name}: {one}" for one in sorted(files) if not (ROOT / one).exists()]
+
+    assert not gone, "\n".join(["", *gone])
 
 
 def test_the_architecture_page_allows_no_more_than_the_rule():
@@ -146,3 +179,13 @@ def test_the_architecture_page_fits_on_two_printed_pages():
 
     assert len(lines) <= 110
     assert [line for line in lines if len(line) > 140] == []
+
+
+def test_every_decision_is_in_the_index():
+    """The index has a row for each record, in the order of the numbers."""
+    folder = ROOT / "docs" / "decisions"
+    records = sorted(path.name for path in folder.glob("*.md") if path.name != "README.md")
+    rows = re.findall(r"^\| \[(\d{4})\]\(([^)]+)\)", (folder / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+    assert [name for _, name in rows] == records
+    assert [number for number, _ in rows] == [name[:4] for name in records]

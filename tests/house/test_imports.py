@@ -27,6 +27,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "failpoints": (set(), set()),
     "run_files": (set(), set()),
     "signals": (set(), set()),
+    "boot": (set(), set()),
     "lifelines": (set(), set()),
     "processor_time": (set(), set()),
     "loop_files": (set(), {"aiofiles"}),
@@ -53,7 +54,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
 }
 ROOTS = {"daemon", "library", "cli", "trainer.__main__", "__init__"}
 # The bare package holds the version; its public names are lazy, and a room that used them would import a root.
-EVERYBODY = {"failpoints", "lifelines", "processor_time", "run_files", "signals", "__init__"}
+EVERYBODY = {"boot", "failpoints", "lifelines", "processor_time", "run_files", "signals", "__init__"}
 # In one module only, because only it has the reason.
 ALSO = {
     "journal.export": {"aiofiles"},  # runs inside the daemon's loop

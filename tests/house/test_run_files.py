@@ -20,6 +20,7 @@ _USERS = "a path that the user gives, with the user's own umask"
 _PACKAGE = "a file of this package"
 ALLOWED: dict[str, str] = {
     "tolariad/supervisor/interrupts.py": _SYSTEM,
+    "tolariad/boot.py": _SYSTEM,
     "tolariad/supervisor/procfs.py": _SYSTEM,
     "tolariad/processor_time.py": _SYSTEM,
     "tolariad/supervisor/ring.py": _SYSTEM,
@@ -36,6 +37,9 @@ ALLOWED: dict[str, str] = {
     "tolariad/strategy/finding.py": _USERS,
     "tolariad/trainer/tasks/task.py": _USERS,
     "tolariad/trainer/seeds/registry.py::source_of": _USERS,
+    "tolariad/trainer/process/code.py": _USERS,
+    "tolariad/trainer/trials/exporting.py": _USERS,
+    "tolariad/trainer/trials/weights_file.py::_read": _USERS,
     "tolariad/cli/checking.py": _USERS,
     "tolariad/cli/journals.py::_written": _USERS,
     "tolariad/cli/errors.py": "/dev/null",

@@ -77,7 +77,7 @@ def test_each_thread_keeps_its_order_and_waits_for_its_own(journal):
             journal.append(mine, epoch=0, step=0)
             journal.durable()
             with Reader(journal.folder) as reader:
-                if mine not in [bytes(entry.event) for entry in reader.tail(64)]:
+                if mine not in [bytes(entry.event) for entry in reader.tail(400)]:
                     missing.append(n)
 
     threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]

@@ -23,6 +23,7 @@ import tolariad
 from journal import FrameKind, Journal, Reader
 from tests.core.simulate import World
 from tests.journals.packed import unpacked
+from tests.journals.renamed import renamed
 from tolariad.core.calc.text.plain import plain
 from tolariad.core.messages.vocabulary import encode_event
 from tolariad.core.state.replay import replay_records
@@ -100,7 +101,7 @@ def write_expected(*, allowed: frozenset[str] = frozenset()) -> None:
 
 def _write_expected(path: Path, journal: Path, allowed: frozenset[str]) -> None:
     recorded = msgspec.json.decode(path.read_bytes())
-    state = replay_records(RunState(), Reader(journal).records(), strict=True).state
+    state = replay_records(RunState(), renamed(Reader(journal).records()), strict=True).state
     # Through JSON, as it is recorded.
     now = msgspec.json.decode(as_json(state))
     other = set(changed(recorded["state"], now["state"])) - allowed

@@ -56,11 +56,8 @@ SOURCES = (
 )
 # The events that are in no kept journal, and why.
 NOT_MADE = {
-    "RateOrderAborted": "an order fails at its boundary only if a hook removed the group after the order was accepted",
     "TrainerUnkillable": "a process that SIGKILL does not end hangs inside the system's kernel",
     "StrategyAnswerVoided": "an answer is void only if it crosses with its deadline, or with a rollback",
-    "StrategyStateDropped": "a rollback must commit after the state was given and before the trainer took it",
-    "MasksReleaseAborted": "masks that are watched can be lifted, and a compaction is refused meanwhile",
     "TelemetryDropped": "the queue whose losses it counted is gone until there is a bus",
 }
 

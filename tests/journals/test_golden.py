@@ -11,6 +11,7 @@ from journal import FrameKind, Reader, Verdict, verify
 from tests.journals.make_golden import as_json, changed
 from tests.journals.make_real import NOT_MADE
 from tests.journals.packed import REAL, unpacked
+from tests.journals.renamed import renamed
 from tolariad.core.messages.vocabulary import EVENT_TYPES
 from tolariad.core.state.replay import newest_usable, replay_records
 from tolariad.core.state.run_state import RunState
@@ -28,7 +29,7 @@ def test_a_golden_journal_folds_to_the_recorded_state(folder):
     """Field by field; from its first event, and from each of its captures if they are of this FOLD_VERSION."""
     recorded = msgspec.json.decode((folder / "expected.json").read_bytes())
     reader = Reader(folder / "journal")
-    whole = replay_records(RunState(), reader.records(), strict=True)
+    whole = replay_records(RunState(), renamed(reader.records()), strict=True)
 
     assert msgspec.json.decode(as_json(whole.state)) == recorded
     assert whole.unknown == {}
@@ -36,7 +37,8 @@ def test_a_golden_journal_folds_to_the_recorded_state(folder):
     assert len(captures) >= 3
     for one in captures:
         start = newest_usable([one])
-        assert replay_records(start, Reader(folder / "journal").records(start.seq), strict=True).state == whole.state
+        records = renamed(Reader(folder / "journal").records(start.seq))
+        assert replay_records(start, records, strict=True).state == whole.state
 
 
 @pytest.mark.parametrize("folder", GOLDEN, ids=lambda path: path.name)
@@ -71,12 +73,14 @@ def test_the_journal_of_a_real_run_folds_to_the_state_that_was_recorded(real):
     """Field by field; daemon, trainer and torch wrote them, through deaths, orders, a full disk and damage."""
     assert real
     for name, folder in real.items():
-        state = replay_records(RunState(), Reader(folder).records(), strict=True).state
+        state = replay_records(RunState(), renamed(Reader(folder).records()), strict=True).state
         assert msgspec.json.decode(as_json(state)) == msgspec.json.decode((REAL / f"{name}.json").read_bytes()), name
 
 
 def test_every_type_of_event_is_in_the_journal_of_a_real_run(real):
     """But those that no run can make, each with its reason. `make_real` says what to do for a new one."""
-    types = {msgspec.msgpack.decode(entry.event)["type"] for folder in real.values() for entry in Reader(folder)}
+    types = {
+        msgspec.msgpack.decode(entry.event)["type"] for folder in real.values() for entry in renamed(Reader(folder))
+    }
     assert set(EVENT_TYPES) - types == set(NOT_MADE)
     assert types <= set(EVENT_TYPES)

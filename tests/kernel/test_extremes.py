@@ -49,8 +49,8 @@ def training() -> RunState:
 
 def grown(state: RunState) -> RunState:
     """The same run with a seed in its slot."""
-    given = {"slot": "a", "before": Stage.DORMANT, "germination": 1, "applied_before_step": 1, "number": 1}
-    return apply(state, m.SeedMoved(stage=Stage.GERMINATED, **given))
+    order = m.MoveSeed(slot="a", stage=Stage.GERMINATED, number=1)
+    return apply(state, m.OrderActed(order=order, applied_before_step=1, number=1))
 
 
 def pruned(state: RunState, order: type) -> RunState:
@@ -62,11 +62,17 @@ def pruned(state: RunState, order: type) -> RunState:
     begun = {"checkpoint": "c000001", "step": 4, "epoch": 1, "phase": PruningPhase.ACTIVE_PRUNING}
     units = {"units": {"a": (1,)}, "sha256": "ab", "channels": 1, "total": 10}
     units |= {"pruned_parameters": 4, "total_parameters": 40}
-    found, masks = {"decision": PruningDecision.GO, **units}, {"applied_before_step": 5, "number": 1, **units}
+    found = {"decision": PruningDecision.GO, **units}
     state = apply(state, m.PruneCycleBegun(cycle=1, share=0.5, cap=0.5, **begun))
     state = apply(state, m.PruneAnalyzed(cycle=1, **found))
     if order is m.PruneCompact:
-        state = apply(state, m.MasksApplied(cycle=1, **masks))
+        masks = m.MaskUnits(cycle=1, **units)
+        state = apply(
+            state,
+            m.OrderActed(
+                order=masks, applied_before_step=5, number=1, outcome=m.Masking(parameters=4, pruned_parameters=4)
+            ),
+        )
         state = apply(state, m.MaskSetPassed(cycle=1))
     return state
 
@@ -195,9 +201,9 @@ def test_a_decision_that_cannot_be_encoded_is_refused_and_leaves_no_trace(rig, m
 @pytest.mark.parametrize(
     ("report", "said"),
     [
-        (m.EpochStartedReport(epoch=2**40), "epoch must be"),
+        (m.Told(event=m.EpochStarted(epoch=2**40)), "epoch must be"),
         (m.ValidationReport(epoch=1, step=1, metrics={}, samples=2**64 - 1, seconds=0.1), "samples must be"),
-        (m.ValidationBegunReport(epoch=1, step=2**63), "step must be"),
+        (m.Told(event=m.ValidationBegun(epoch=1, step=2**63)), "step must be"),
         (m.ExceptionReport(step=1, traceback="x" * (2 << 20)), "traceback must have at most"),
         (m.ExceptionReport(step=1, traceback="x" * (REPORT_BYTES_MAX + 1)), "a message of"),
     ],

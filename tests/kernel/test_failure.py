@@ -123,7 +123,7 @@ def test_after_the_journal_failed_the_recorder_sleeps(tmp_path):
     trainer = rig.until_training()
     files.broken = True
     rig.command(m.Note(text="lost"))
-    trainer.report(m.EpochStartedReport(epoch=1))
+    trainer.report(m.Told(event=m.EpochStarted(epoch=1)))
     turns = []
     turn_failed = rig.kernel._turn_failed
     rig.kernel._turn_failed = lambda: turns.append(turn_failed())

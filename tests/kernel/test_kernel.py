@@ -69,7 +69,7 @@ def test_a_report_of_another_incarnation_is_dropped(rig):
     """A trainer that was given up cannot report for its successor."""
     trainer = rig.until_training()
     trainer.page._words[1] = 99  # it believes to be another incarnation
-    trainer.report(m.EpochStartedReport(epoch=1))
+    trainer.report(m.Told(event=m.EpochStarted(epoch=1)))
     trainer.page._words[1] = 1
     rig.command(m.Note(text="after"))
 
@@ -80,7 +80,7 @@ def test_a_gap_in_the_running_number_ends_the_trainer(rig):
     """A lost report must not be ignored."""
     trainer = rig.until_training()
     trainer._number += 1
-    trainer.report(m.EpochStartedReport(epoch=1))
+    trainer.report(m.Told(event=m.EpochStarted(epoch=1)))
     rig.wait(lambda: rig.effects(m.KillTrainer))
 
     assert rig.kernel.durable.progress.epoch_started == 0

@@ -126,10 +126,10 @@ def test_reports_by_the_socket_are_heard_while_the_ring_is_polled(rig_with):
     """The page shows that one was posted, so the recorder need not read the socket in every turn."""
     rig = rig_with(Given(polls=True))
     trainer = rig.until_training()
-    trainer.report(m.EpochStartedReport(epoch=1))
+    trainer.report(m.Told(event=m.EpochStarted(epoch=1)))
     for number in range(1, 11):
         rig.step(number)
-    last = trainer.report(m.ValidationBegunReport(epoch=1, step=10))
+    last = trainer.report(m.Told(event=m.ValidationBegun(epoch=1, step=10)))
     rig.wait(lambda: trainer.page.durable >= last)
 
     assert len(rig.events(m.StepCompleted)) == 10

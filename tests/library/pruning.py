@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from torch import nn
 from torch.nn import functional
 
+from tests import order_events
 from tests.library.inside import ordered, state_of
 from tests.library.seeds import commands
 from tests.library.small import CONFIG, loaders
@@ -33,7 +34,7 @@ from tolariad.trainer.pruning.removal import remove
 from tolariad.trainer.pruning.units import Role, TensorSlice, UnitGroup
 
 EPOCHS, STEPS = 4, 8
-ACTED = m.MasksApplied, m.MasksReleased, m.ModelCompacted
+ACTED = order_events.acted(m.MaskUnits), order_events.acted(m.ReleaseMasks), order_events.acted(m.CompactModel)
 SHARES = [{"epoch": 0, "share": 0.5}]
 QUICK = {
     "prune": {
@@ -298,7 +299,10 @@ def given_in(run_dir: Path) -> int:
     """Return how many orders of the plan the journal of an earlier start holds, on the branch that goes on."""
     given = before = 0
     for one in events_of(run_dir) if (run_dir / "journal").exists() else ():
-        if isinstance(one, m.MasksOrdered | m.MasksReleaseOrdered | m.CompactionOrdered):
+        if isinstance(
+            one,
+            order_events.given(m.MaskUnits) | order_events.given(m.ReleaseMasks) | order_events.given(m.CompactModel),
+        ):
             given += 1
         elif isinstance(one, m.RollbackBegun):
             # The next start completes it.

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from tests import order_events
 from tests.library.inside import ordered, state_of
 from tests.library.small import CONFIG, loaders
 from tests.recorded import events_of, of
@@ -150,7 +151,7 @@ def _slot(order):
 
 def given_in(run_dir: Path) -> int:
     """Return how many orders of the plan the journal of an earlier start holds."""
-    moves = of(events_of(run_dir), m.SeedMoveOrdered) if (run_dir / "journal").exists() else []
+    moves = of(events_of(run_dir), order_events.given(m.MoveSeed)) if (run_dir / "journal").exists() else []
     return sum(one.actor is None or one.actor.program != "tolariad" for one in moves)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import order_events
 from tests.library.test_detection import EPOCHS, Glitching, plain, train_long
 from tests.recorded import of
 from tolariad.core import messages as m
@@ -15,7 +16,7 @@ def test_the_steps_after_the_rollback_are_made_at_the_share_that_is_configured(t
     monkeypatch.setattr(build, "reads_late", lambda settings, device: True)
     dataset = Glitching(96 + 25, 12, float("nan"))
     events = train_long(tmp_path / "run", model=plain(), epochs=EPOCHS, dataset=dataset, rollback={"rate_factor": 0.5})
-    back, changed = of(events, m.RolledBack)[0], of(events, m.RateChanged)
+    back, changed = of(events, m.RolledBack)[0], of(events, order_events.acted(m.SetRate))
     rates = {(e.branch, e.step): e.lr for e in of(events, m.StepCompleted)}
     first = changed[0].applied_before_step
 

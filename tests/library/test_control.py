@@ -14,6 +14,7 @@ import pytest
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader
 
+from tests import order_events
 from tests.library.live_run import (
     LONG,
     PATIENCE_S,
@@ -124,7 +125,7 @@ def test_orders_act_on_a_library_run_as_on_a_daemon(run_dir):
     events = events_of(run_dir)
     assert [one.text for one in of(events, m.NoteAdded)] == ["what I see"]
     assert {one.actor.uid for kind in (m.NoteAdded, m.EmergencyRaised) for one in of(events, kind)} == {os.getuid()}
-    assert [one.rate for one in of(events, m.RateChanged)] == [0.005]
+    assert [one.order.value for one in of(events, order_events.acted(m.SetRate))] == [0.005]
     assert len(of(events, m.RolledBack)) == 1
     assert "WrongPhase" in refused
     assert results[0].phase == "stopped"

@@ -93,7 +93,7 @@ def test_data_that_changed_unnoticed_are_named_as_such_and_the_next_start_goes_o
 
     trained(tmp_path / "run", loader(), at=5)
     factor["of 4"] = 3.0
-    with pytest.raises(RunFailed, match=r"step 2: other data.*--retry") as failed:
+    with pytest.raises(RunFailed, match=r"step 2: other data.*start the program again to go on") as failed:
         trained(tmp_path / "run", loader())
     assert "other data" in str(failed.value)
     assert trained(tmp_path / "run", loader())[1].phase == "completed"
@@ -215,9 +215,21 @@ def saved_by_a_stop(run_dir):
     return newest.step
 
 
+def looped(run_dir, loader, hook, epochs):
+    """Train in a loop of one's own."""
+    model = network()
+    run = made(run_dir, checkpoint_interval_epochs=100).run(model, None, loader)
+    step = 0
+    for _ in run.epochs(epochs):
+        for inputs, targets in run.batches():
+            run.step(cross_entropy(model(inputs), targets))
+            hook(step := step + 1)
+
+
+@pytest.mark.parametrize("form", [trained, looped])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
-def test_a_signal_to_the_process_group_reaches_the_boundary_and_its_checkpoint(tmp_path, number, code):
-    """Workers have a group of their own: ^C and SIGTERM mean the run."""
+def test_a_signal_to_the_process_group_reaches_the_boundary_and_its_checkpoint(tmp_path, form, number, code):
+    """Workers have a group of their own: ^C and SIGTERM mean the run, in a loop of one's own too."""
     signals = []
 
     def hook(step):
@@ -226,7 +238,7 @@ def test_a_signal_to_the_process_group_reaches_the_boundary_and_its_checkpoint(t
             os.killpg(0, number)
 
     loader = DataLoader(Rows(), 4, shuffle=True, num_workers=2)
-    assert in_child(lambda: trained(tmp_path / "run", loader, hook=hook, epochs=100)) == code
+    assert in_child(lambda: form(tmp_path / "run", loader, hook=hook, epochs=100)) == code
     assert saved_by_a_stop(tmp_path / "run") >= 5
 
 

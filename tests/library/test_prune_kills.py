@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import order_events
 from tests.everyday.killed import ANEW, Kill, Program, later_kills
 from tests.library.pruning import ACTED, FULL, PLAN, Prunes, acted, train
 from tests.recorded import of, pieces, sound, standing
@@ -55,7 +56,7 @@ def killed(tmp_path, template, kills, *arguments):
     events = sound(run_dir)
     found = standing(events, *ACTED)
     assert len(found) == len(ORDERED), "each order acted once"
-    cycles = [one.cycle for one in found if isinstance(one, m.MasksApplied)]
+    cycles = [one.order.cycle for one in found if isinstance(one, order_events.acted(m.MaskUnits))]
     train(tmp_path / "calm", Prunes(plan_of(found), cycles=cycles), **OPTIONS)
     assert [one.applied_before_step for one in acted(tmp_path / "calm")] == [one.applied_before_step for one in found]
 

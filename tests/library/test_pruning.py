@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from journal import Reader
+from tests import order_events
 from tests.library.inside import ordered, state_of
 from tests.library.live_run import tolaria
 from tests.library.pruning import (
@@ -52,12 +53,12 @@ VARIANTS = {
 }
 # Of the orders of the plan: which event, and the first update with it.
 ACTED = [
-    (m.MasksApplied, 11),
-    (m.MasksApplied, 15),
-    (m.MasksReleased, 16),
-    (m.MasksApplied, 18),
-    (m.ModelCompacted, 27),
-    (m.MasksApplied, 30),
+    (order_events.acted(m.MaskUnits), 11),
+    (order_events.acted(m.MaskUnits), 15),
+    (order_events.acted(m.ReleaseMasks), 16),
+    (order_events.acted(m.MaskUnits), 18),
+    (order_events.acted(m.CompactModel), 27),
+    (order_events.acted(m.MaskUnits), 30),
 ]
 
 
@@ -69,7 +70,7 @@ def test_the_groups_of_these_runs_are_those_that_an_analysis_finds():
 
 
 def orders(run_dir):
-    return [(type(one), one.applied_before_step) for one in acted(run_dir)]
+    return [(order_events.acted(type(one.order)), one.applied_before_step) for one in acted(run_dir)]
 
 
 def numbers_of(wide, narrow, heads):
@@ -100,13 +101,18 @@ def test_units_are_masked_lifted_and_removed_and_the_small_model_is_exported(tmp
     assert orders(tmp_path / "run") == ACTED
     assert [one.cycle for one in of(events, m.MaskSetPassed)] == [1, 3, 4]
     assert [one.cycle for one in of(events, m.MaskSetRejected)] == [2]
-    (compacted,) = of(events, m.ModelCompacted)
-    assert (compacted.parameters_before, compacted.parameters) == (numbers_of(24, 12, 4), numbers_of(19, 9, 2))
-    assert compacted.difference <= 1e-5
+    (compacted,) = of(events, order_events.acted(m.CompactModel))
+    assert (compacted.outcome.parameters_before, compacted.outcome.parameters) == (
+        numbers_of(24, 12, 4),
+        numbers_of(19, 9, 2),
+    )
+    assert compacted.outcome.difference <= 1e-5
     # The masks of cycle 2 were lifted. A number in a row of one mask and a column of another is counted once.
-    masked = {one.cycle: one for one in of(events, m.MasksApplied)}
-    assert masked[3].pruned_parameters < masked[3].parameters
-    assert masked[1].pruned_parameters + masked[3].pruned_parameters == numbers_of(24, 12, 4) - numbers_of(19, 9, 2)
+    masked = {one.order.cycle: one for one in of(events, order_events.acted(m.MaskUnits))}
+    assert masked[3].outcome.pruned_parameters < masked[3].outcome.parameters
+    assert masked[1].outcome.pruned_parameters + masked[3].outcome.pruned_parameters == numbers_of(
+        24, 12, 4
+    ) - numbers_of(19, 9, 2)
     pruning = replay_records(RunState(), Reader(tmp_path / "run" / "journal").records(), strict=True).state.pruning
     assert pruning.removed_parameters == numbers_of(24, 12, 4) - numbers_of(19, 9, 2)
     assert pruning.masked_parameters == numbers_of(19, 9, 2) - numbers_of(18, 7, 1)
@@ -153,7 +159,7 @@ def test_orders_of_two_steps_may_act_before_one_after_a_death(tmp_path):
     train(tmp_path / "run", Prunes(given=given_in(tmp_path / "run")), **FULL)
     together = {**{step: one for step, one in PLAN.items() if step != 15}, 14: [PLAN[14], PLAN[15]]}
     train(tmp_path / "calm", Prunes(together), **FULL)
-    expected = [*ACTED[:2], (m.MasksReleased, 15), *ACTED[3:]]
+    expected = [*ACTED[:2], (order_events.acted(m.ReleaseMasks), 15), *ACTED[3:]]
 
     assert orders(tmp_path / "run") == orders(tmp_path / "calm") == expected
     assert pieces(tmp_path / "run") == pieces(tmp_path / "calm")
@@ -263,10 +269,10 @@ def test_orders_that_the_trainer_refuses_end_and_the_run_goes_on(tmp_path):
     model = train(tmp_path / "run", Doubtful({10: Mask(FIRST), 12: Mask(SECOND), 20: Compact()}), epochs=3, **FULL)
     events = sound(tmp_path / "run")
 
-    assert [one.cycle for one in of(events, m.MasksAborted)] == [1]
-    assert "the masks of its units have SHA-256" in of(events, m.MasksAborted)[0].why
-    assert orders(tmp_path / "run") == [(m.MasksApplied, 13)]
-    (refused,) = of(events, m.CompactionAborted)
+    assert [one.order.cycle for one in of(events, order_events.aborted(m.MaskUnits))] == [1]
+    assert "the masks of its units have SHA-256" in of(events, order_events.aborted(m.MaskUnits))[0].why
+    assert orders(tmp_path / "run") == [(order_events.acted(m.MaskUnits), 13)]
+    (refused,) = of(events, order_events.aborted(m.CompactModel))
     assert "the units of 0 can be masked but not removed: it is so" in refused.why
     assert model[0].out_features == 24
 
@@ -284,7 +290,7 @@ def test_a_loop_of_ones_own_is_masked_and_compacted(tmp_path):
             task.on_step_end(model, done)
             masked.append(model[4].weight[7].count_nonzero().item())
 
-    assert orders(tmp_path / "run") == [(m.MasksApplied, 11), (m.ModelCompacted, 16)]
+    assert orders(tmp_path / "run") == [(order_events.acted(m.MaskUnits), 11), (order_events.acted(m.CompactModel), 16)]
     assert [one > 0 for one in masked[:15]] == 10 * [True] + 5 * [False]
     assert (model[0].out_features, model[4].out_features) == (21, 10)
     sound(tmp_path / "run")

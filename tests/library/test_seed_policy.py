@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests import order_events
 from tests.campaign.grown import BATCH, CONFIG, EPOCHS, network, samples
 from tests.library.inside import ordered, state_of
 from tests.library.seeds import IN_STEP, hashed_at_once
@@ -41,7 +42,10 @@ def train(run_dir, task, **more):
 
 def moves(events):
     """Return the moves of seeds, each with its first update."""
-    return [(one.slot, one.stage, one.applied_before_step, one.germination) for one in of(events, m.SeedMoved)]
+    return [
+        (one.order.slot, one.order.stage, one.applied_before_step, one.order.number)
+        for one in of(events, order_events.acted(m.MoveSeed))
+    ]
 
 
 def answers(events):
@@ -117,7 +121,9 @@ def test_a_rollback_takes_the_policy_back_with_its_seeds(tmp_path, calm, monkeyp
     assert of(events, m.RollbackEscalated) == []
     assert done.step < first
     assert dict(decided(events)) == dict(decided(calm[1]))
-    kept = [[one.state for one in of(each, m.StrategyStateKept)][-1] for each in (events, calm[1])]
+    kept = [
+        [one.order.state for one in of(each, order_events.acted(m.KeepStrategyState))][-1] for each in (events, calm[1])
+    ]
     assert kept[0] == kept[1]
     # A command that is given again is another one: its id names the branch.
     given = [id_ for _, commands in answers(events) for _, id_, _ in commands]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import order_events
 from tests.library.inside import ordered, state_of, written_at_once
 from tests.library.seeds import IN_STEP, PLAN, Gardener, Steadfast, hashed_at_once, line_of, train
 from tests.recorded import of, pieces, sound
@@ -72,7 +73,11 @@ def test_a_rollback_to_either_side_of_a_move_ends_as_a_run_without_it(tmp_path, 
     train(run_dir, back.task, epochs=EPOCHS, **options)
     events = sound(run_dir)
     (begun,), (done,) = of(events, m.RollbackBegun), of(events, m.RolledBack)
-    made = [one for one in of(events, m.SeedMoved) if (one.slot, one.stage) == (back.slot, back.stage)]
+    made = [
+        one
+        for one in of(events, order_events.acted(m.MoveSeed))
+        if (one.order.slot, one.order.stage) == (back.slot, back.stage)
+    ]
     train(tmp_path / "calm", Gardener(line_of(fold(RunState(), events), back.plan)), epochs=EPOCHS, **options)
 
     assert begun.tier is m.Tier(tier)

@@ -7,6 +7,7 @@ import logging
 import pytest
 from blake3 import blake3
 
+from tests import order_events
 from tests.library.seeds import PLAN, QUICK, Gardener, given_in, train
 from tests.recorded import Stop, dies_at, events_of, of
 from tolariad.core import messages as m
@@ -42,8 +43,8 @@ def test_a_start_with_another_file_of_a_blueprint_is_said(tmp_path, caplog, chan
         train(tmp_path / "run", Gardener(plan, given=given_in(tmp_path / "run")), **options)
     events = events_of(tmp_path / "run")
 
-    (germinated,) = [one for one in of(events, m.SeedMoved) if one.stage is Stage.GERMINATED]
-    assert germinated.source == hashed
+    (germinated,) = [one for one in of(events, order_events.acted(m.MoveSeed)) if one.order.stage is Stage.GERMINATED]
+    assert germinated.outcome.source == hashed
     built = of(events, m.ExecutionContextRecorded)
     assert [one.other_blueprints for one in built] == [(), (f"{file}:Mine",) if changes else ()]
     assert ("Blueprint Mine changed." in caplog.text) == changes

@@ -10,6 +10,7 @@ from safetensors import safe_open
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
+from tests import order_events
 from tests.library.inside import ordered, state_of, written_at_once
 from tests.library.live_run import tolaria
 from tests.library.seeds import IN_STEP, PLAN, QUICK, Gardener, given_in, hashed_at_once, made, network, train
@@ -52,8 +53,10 @@ FREEING = (Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT)
 
 
 def moves(run_dir):
-    found = of(events_of(run_dir), m.SeedMoved)
-    return [(one.slot, one.stage, one.applied_before_step) for one in found if one.stage not in FREEING]
+    found = of(events_of(run_dir), order_events.acted(m.MoveSeed))
+    return [
+        (one.order.slot, one.order.stage, one.applied_before_step) for one in found if one.order.stage not in FREEING
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +85,7 @@ def test_a_seed_lives_from_germination_to_fossil_and_another_is_culled(tmp_path)
     state = fold(RunState(), events)
 
     assert moves(tmp_path / "run") == MOVES
-    assert of(events, m.SeedMoveAborted) == []
+    assert of(events, order_events.aborted(m.MoveSeed)) == []
     assert [one.epoch for one in of(events, m.SeedsMeasured)] == [1, 2, 3]
     assert [step for step in range(4, 25) if seen[step] != seen[step - 1]] == list(range(4, 16))
     assert seen[24] == bits(model[3].seed)
@@ -137,7 +140,7 @@ def test_a_gate_that_fails_changes_no_bit(tmp_path):
     train(tmp_path / "calm", Gardener(plan), **strict)
     train(tmp_path / "run", Gardener({**plan, 6: PLAN[6]}), **strict)
 
-    (aborted,) = of(events_of(tmp_path / "run"), m.SeedMoveAborted)
+    (aborted,) = of(events_of(tmp_path / "run"), order_events.aborted(m.MoveSeed))
     assert "G1" in aborted.why
     assert moves(tmp_path / "run") == MOVES[:2]
     assert pieces(tmp_path / "run") == pieces(tmp_path / "calm")
@@ -221,7 +224,11 @@ def test_a_rollback_in_memory_goes_over_a_cull_and_a_germination(tmp_path, calm,
         assert pieces(tmp_path / "run") == calm("in memory")
     else:
         # A seed that germinates again is another one: no number is used twice.
-        assert [one.germination for one in of(events, m.SeedMoved) if one.stage is Stage.GERMINATED] == [1, 2]
+        assert [
+            one.order.number
+            for one in of(events, order_events.acted(m.MoveSeed))
+            if one.order.stage is Stage.GERMINATED
+        ] == [1, 2]
         assert model[3].stage is Stage.TRAINING
 
 

@@ -85,6 +85,6 @@ def test_a_slot_that_a_hook_adds_is_refused_with_what_to_do(tmp_path, has_slots)
 
     torch.manual_seed(3)
     model = network() if has_slots else nn.Sequential(nn.Linear(16, 4))
-    with pytest.raises(SetupRefused, match=r"adds the slot late, .* in model\(cfg\) or seed_slots\(model\)"):
+    with pytest.raises(SetupRefused, match=r"adds the slot late, .* name its place in seed_slots\(model\)"):
         train(tmp_path / "run", Adding({}), model=model, **FULL)
     assert not any(isinstance(one, SeedSlot) and one.name == "late" for one in model)

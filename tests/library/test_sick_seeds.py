@@ -10,6 +10,7 @@ import math
 import pytest
 import torch
 
+from tests import order_events
 from tests.library.inside import ordered, state_of
 from tests.library.seeds import IN_STEP, PLAN, QUICK, Gardener, hashed_at_once, network, train
 from tests.library.small import bits
@@ -57,7 +58,7 @@ def test_a_sick_seed_in_training_is_culled_and_blocks_nothing(tmp_path):
     (done,) = of(events, m.RolledBack)
     assert done.step > task.at
     assert [one.why for one in of(events, m.SnapshotAborted) if "not finite" in one.why] == []
-    culled = [one for one in of(events, m.SeedMoved) if one.stage is Stage.CULLED]
+    culled = [one for one in of(events, order_events.acted(m.MoveSeed)) if one.order.stage is Stage.CULLED]
     why = "its parameters are not finite, so it cannot recover"
     # At the end of the epoch; again if the rollback went over it.
     assert {(one.applied_before_step, one.by, one.reason) for one in culled} == {(9, "tolariad", why)}
@@ -117,8 +118,10 @@ def test_a_seed_whose_module_raises_can_be_culled(tmp_path):
     train(tmp_path / "run", Gardener(plan, breaks), model=model, **options)
     events = events_of(tmp_path / "run")
 
-    (aborted,) = of(events, m.SeedMoveAborted)
+    (aborted,) = of(events, order_events.aborted(m.MoveSeed))
     assert "raised ValueError: no more" in aborted.why
     (measured,) = of(events, m.SeedsMeasured)[:1]
     assert [(one.drift, one.parameters) for one in measured.seeds] == [(-1.0, 1)]
-    assert [one.applied_before_step for one in of(events, m.SeedMoved) if one.stage is Stage.CULLED] == [12]
+    assert [
+        one.applied_before_step for one in of(events, order_events.acted(m.MoveSeed)) if one.order.stage is Stage.CULLED
+    ] == [12]

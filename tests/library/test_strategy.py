@@ -8,6 +8,7 @@ from typing import ClassVar
 import pytest
 
 import tolariad.strategy
+from tests import order_events
 from tests.daemon.harness import is_gone
 from tests.library.inside import written_at_once
 from tests.library.seeds import hashed_at_once
@@ -85,10 +86,8 @@ def calm(scripted, tmp_path):
 
 def acted(events):
     """Return what acted, at which step."""
-    found = [
-        event for event in events if isinstance(event, m.HyperparametersChanged | m.StrategyStateKept | m.RateChanged)
-    ]
-    return [(type(event).__name__, event.applied_before_step, event.number) for event in found]
+    found = of(events, m.OrderActed)
+    return [(type(event.order).__name__, event.applied_before_step, event.number) for event in found]
 
 
 def test_ordered_hyper_parameters_change_the_updates_from_one_step_on(calm, tmp_path):
@@ -98,12 +97,12 @@ def test_ordered_hyper_parameters_change_the_updates_from_one_step_on(calm, tmp_
     train(tmp_path / "other", model=other)
 
     first = STEPS_PER_EPOCH + 1
-    changed = of(events, m.HyperparametersChanged)
-    assert [(event.applied_before_step, event.values) for event in changed[:2]] == [
+    changed = of(events, order_events.acted(m.SetHyperparameters))
+    assert [(event.applied_before_step, event.order.values) for event in changed[:2]] == [
         (first, {"weight_decay": pytest.approx(0.2), "beta1": pytest.approx(0.8)}),
         (first, {"eps": pytest.approx(2e-8)}),
     ]
-    assert [event.rate for event in of(events, m.RateChanged)] == [pytest.approx(0.02)]
+    assert [event.order.value for event in of(events, order_events.acted(m.SetRate))] == [pytest.approx(0.02)]
     assert found != bits(other)
     assert of(events, m.AuditDiffered) == of(events, m.LrViolationDetected) == []
 
@@ -165,8 +164,8 @@ def test_a_rollback_takes_hyper_parameters_and_the_strategy_back(calm, tmp_path,
     (done,) = of(events, m.RolledBack)
     assert [event.vote for event in of(events, m.StrategyVoted)] == [m.Vote.AGREED]
     assert found == calm[0]
-    held = [event.state for event in of(events, m.StrategyStateKept)]
-    assert held[-1] == [event.state for event in of(calm[1], m.StrategyStateKept)][-1]
+    held = [event.order.state for event in of(events, order_events.acted(m.KeepStrategyState))]
+    assert held[-1] == [event.order.state for event in of(calm[1], order_events.acted(m.KeepStrategyState))][-1]
     assert done.from_step > done.step
 
 
@@ -180,7 +179,7 @@ def test_values_that_an_optimizer_refuses_change_nothing(scripted, monkeypatch, 
     ]
     monkeypatch.setattr(Scripted, "script", {1: wrong})
     _, events = trained(tmp_path / "run")
-    whys = [event.why for event in of(events, m.HyperparametersAborted)]
+    whys = [event.why for event in of(events, order_events.aborted(m.SetHyperparameters))]
 
     assert len(whys) == 3
     assert "Invalid epsilon value" in whys[0]
@@ -189,16 +188,16 @@ def test_values_that_an_optimizer_refuses_change_nothing(scripted, monkeypatch, 
     assert "amsgrad" in whys[2]
     (refused,) = of(events, m.CommandRefused)
     assert "there is no optimizer or group 'generator'" in refused.why
-    assert all(set(event.values) == {"eps"} for event in of(events, m.HyperparametersChanged))
+    assert all(set(event.order.values) == {"eps"} for event in of(events, order_events.acted(m.SetHyperparameters)))
 
 
 def test_a_capture_holds_the_strategy_s_state(calm, tmp_path):
     """Of the epoch at whose end it was taken; a run without a strategy has none."""
-    newest = max((tmp_path / "calm" / "checkpoints").iterdir())
-    kept = of(calm[1], m.StrategyStateKept)[-1].state
+    newest = max((tmp_path / "calm" / "checkpoints").glob("c*"))
+    kept = of(calm[1], order_events.acted(m.KeepStrategyState))[-1].order.state
     assert load(newest, _manifest_of(calm[1], newest.name)).state["strategy"] == kept
     train(tmp_path / "plain")
-    plain = max((tmp_path / "plain" / "checkpoints").iterdir())
+    plain = max((tmp_path / "plain" / "checkpoints").glob("c*"))
     assert "strategy" not in load(plain, _manifest_of(events_of(tmp_path / "plain"), plain.name)).state
 
 
@@ -225,7 +224,7 @@ def test_a_strategy_of_one_s_own_answers_a_library_run_from_its_own_process(tmp_
     """Every question has an answer, the first one too; its output is logged; its process ends with the run."""
     (tmp_path / "mine.py").write_text(MINE)
     _, events = trained(tmp_path / "run", strategy=f"{tmp_path / 'mine.py'}:Mine")
-    values = [event.values for event in of(events, m.HyperparametersChanged)]
+    values = [event.order.values for event in of(events, order_events.acted(m.SetHyperparameters))]
     (said,) = [one for one in caplog.messages if one.startswith("strategy: made by ")]
     pid = int(said.rpartition(" ")[2])
 

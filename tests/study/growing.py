@@ -16,6 +16,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from tests import order_events
 from tests.house.tree import ROOT
 from tests.recorded import events_of, of
 from tolariad import Tolaria
@@ -110,19 +111,19 @@ def train(
     )
     seconds = time.process_time() - began
     assert result.phase == "completed", result
-    moves = of(events_of(run_dir), m.SeedMoved)
+    moves = of(events_of(run_dir), order_events.acted(m.MoveSeed))
     images, labels = tested.tensors
     model.eval()
     with torch.no_grad():
         logits = model(images)
-    planted = {one.slot: one.blueprint for one in moves if one.stage is Stage.GERMINATED}
+    planted = {one.order.slot: one.order.blueprint for one in moves if one.order.stage is Stage.GERMINATED}
     slots = [one.name for one in model if isinstance(one, SeedSlot) and one.seed is not None]
     return Grown(
         accuracy=(logits.argmax(1) == labels).float().mean().item(),
         loss=nn.functional.cross_entropy(logits, labels).item(),
         parameters=sum(one.numel() for one in model.parameters()),
         seconds=seconds,
-        germinated=sum(one.stage is Stage.GERMINATED for one in moves),
+        germinated=sum(one.order.stage is Stage.GERMINATED for one in moves),
         seeds=tuple((slot, planted[slot]) for slot in slots),
     )
 

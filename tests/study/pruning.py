@@ -16,6 +16,7 @@ import msgspec
 import torch
 
 from journal import Reader
+from tests import order_events
 from tests.campaign.forks import Template
 from tests.house.tree import ROOT
 from tests.recorded import events_of, of
@@ -76,7 +77,7 @@ def pair(folder: Path, template: Template, seed: int, fold: int) -> Pair:
     """Train both and compare them. Raises AssertionError if they differ before the first masks."""
     plain, pruned = folder / f"plain-{seed}-{fold}", folder / f"pruned-{seed}-{fold}"
     runs = [_train(run, template, seed, fold, prunes=run is pruned) for run in (plain, pruned)]
-    masks = of(events_of(pruned / "run"), m.MasksApplied)
+    masks = of(events_of(pruned / "run"), order_events.acted(m.MaskUnits))
     first = min((one.applied_before_step for one in masks), default=None)
     mine, others = _checkpoints(plain / "run"), _checkpoints(pruned / "run")
     before = [step for step in mine if first is None or step < first]
@@ -162,7 +163,7 @@ def _ended(run_dir: Path, seed: int, fold: int) -> Run:
     assert all(not weights[f"{name}.weight"][list(units)].any() for name, units in masked.items())
     analysed, rejected = of(events, m.PruneAnalyzed), of(events, m.MaskSetRejected)
     epochs = {one.cycle: one.epoch for one in of(events, m.PruneCycleBegun)}
-    failed = of(events, m.PruneCycleFailed, m.MasksAborted)
+    failed = of(events, m.PruneCycleFailed, order_events.aborted(m.MaskUnits))
     refused = [one for one in analysed if one.decision is PruningDecision.NO_GO]
     return Run(
         right=right,
@@ -172,7 +173,7 @@ def _ended(run_dir: Path, seed: int, fold: int) -> Run:
         analyses=tuple(epochs[one.cycle] for one in analysed),
         failed=len(failed),
         refused=len(refused),
-        applied=len(of(events, m.MasksApplied)),
+        applied=len(of(events, order_events.acted(m.MaskUnits))),
         passed=len(of(events, m.MaskSetPassed)),
         lifted=sum(one.action is WindowAction.RELEASE for one in rejected),
         undone=sum(one.action is WindowAction.ROLLBACK for one in rejected),

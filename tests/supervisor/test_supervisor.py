@@ -14,11 +14,12 @@ import pytest
 from msgspec.structs import replace
 
 from tests.waiting import becomes_true
+from tolariad.boot import boot_id
 from tolariad.core import messages as m
 from tolariad.supervisor import FormerTrainer, Supervisor, Timeouts, TrainerSetup
 from tolariad.supervisor.hang import HangLimits
 from tolariad.supervisor.process import child_environment
-from tolariad.supervisor.procfs import boot_id, is_running, process_stat
+from tolariad.supervisor.procfs import is_running, process_stat
 
 QUICK = Timeouts(hang=HangLimits(floor_s=0.5, unknown_s=60.0), poll_s=0.05, stacks_s=2.0, kill_s=20.0)
 # On a busy machine a process may take long to die.
@@ -28,7 +29,7 @@ PATIENT = Timeouts(hang=HangLimits(floor_s=60.0, unknown_s=60.0), poll_s=0.05, s
 PRELUDE = """
 import argparse, faulthandler, os, signal, socket, sys, time
 parser = argparse.ArgumentParser()
-for name in ("--run", "--incarnation", "--channel-fd", "--page-fd", "--parent-pid"):
+for name in ("--run", "--incarnation", "--channel-fd", "--page-fd", "--parent-pid", "--printed"):
     parser.add_argument(name)
 args = parser.parse_args()
 from tolariad.channel import Activity, Page
@@ -127,6 +128,32 @@ async def test_the_output_reaches_the_sink_and_the_death(run_dir):
     assert "step one\n" in gone.output
     assert "RuntimeError: a teapot" in gone.output
     assert sink.text.decode() == gone.output
+
+
+async def test_a_traceback_is_printed_once(run_dir):
+    """The second and third trainer that raise the same print its last lines only; another exception is whole again."""
+    sink, notes = Sink(), Notes()
+    code = (
+        "from tolariad.core.calc.text.tracebacks import shortened\n"
+        "import traceback\n"
+        "try: raise RuntimeError('a teapot' if int(args.incarnation) < 4 else 'a kettle')\n"
+        "except RuntimeError as error:\n"
+        "    print(shortened(traceback.format_exc(), args.printed or ''), end='', file=sys.stderr)\n"
+        "    sys.exit(1)"
+    )
+    supervisor = Supervisor(setup_for(run_dir, code, sink), notes)
+    for number in range(1, 5):
+        supervisor.obey(m.SpawnTrainer(incarnation=number))
+        await notes.wait_for(m.TrainerGone)
+        gone = [one for one in notes.told if isinstance(one, m.TrainerGone)]
+        notes.told.clear()
+        assert [(one.incarnation, one.reason) for one in gone] == [(number, m.DeathReason.EXCEPTION)]
+    await supervisor.close()
+
+    text = sink.text.decode()
+    assert (text.count("RuntimeError: a teapot"), text.count("RuntimeError: a kettle")) == (3, 1)
+    assert text.count("File ") == 2
+    assert text.count("Traceback (most recent call last): as before\n") == 2
 
 
 async def test_a_flood_of_output_is_cut_to_its_end(run_dir):

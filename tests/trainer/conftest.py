@@ -71,12 +71,13 @@ class FakeDaemon:
     ended: bool = False
     ordered: int = 0
     writing: set[str] = field(default_factory=set)
-    held_since: dict[int, float] = field(default_factory=dict)
+    copied: set[str] = field(default_factory=set)
 
     def connect(self) -> Any:
         """Open a new channel for the next trainer; return the other end's socket."""
         self.incarnation += 1
         self.writing.clear()
+        self.copied.clear()
         self.end, theirs = channel_pair(self.incarnation)
         self._drain = Reports(self.end, self.incarnation)
         # As a daemon that sleeps in select: a record in the ring is followed by a packet that wakes it.
@@ -127,23 +128,22 @@ class FakeDaemon:
     def pump(self) -> None:
         """Take the reports that arrived, make them durable, and answer."""
         for report in self._drain.drain(100):
-            self.reports.append(report)
-            self._answer(report)
+            told = report.event if isinstance(report, m.Told) else report
+            self.reports.append(told)
+            self._answer(told)
         if not self._holds_back:
             self.end.page.set_durable(self._drain.last_number)
 
     @property
     def _holds_back(self) -> bool:
-        """Keep the trainer at its gate: for ever, or until the checkpoint exists that it must resume from.
+        """Keep the trainer at its gate: for ever, or until the checkpoint is written that it must resume from.
 
-        Not for longer than that: one that waits for another is captured at a later boundary.
+        Not before its copy is made: it waits for the one before it, and is then made at the next boundary.
         """
         if self.hold_durable_after is not None and self.last_step >= self.hold_durable_after:
             return True
-        if self.exit_after_step is None or self.last_step < self.exit_after_step or not self.writing:
-            return False
-        since = self.held_since.setdefault(self.last_step, time.monotonic())
-        return time.monotonic() - since < 2.0
+        is_due = self.exit_after_step is not None and self.last_step >= self.exit_after_step
+        return is_due and bool(self.writing & self.copied)
 
     def _exit_if_due(self) -> None:
         if self.exit_after_step is not None and self.last_step >= self.exit_after_step and not self.writing:
@@ -161,6 +161,8 @@ class FakeDaemon:
                     self.take(m.CheckpointReason.START)
                 else:
                     self.end.page.thaw()
+            case m.StateCopiedReport():
+                self.copied.add(report.id)
             case m.CheckpointWrittenReport():
                 self.committed.append(report)
                 self.writing.discard(report.id)
@@ -185,7 +187,7 @@ class FakeDaemon:
                 if self.exit_after_skips == len(self.skips):
                     self.exit_after_skips = None
                     self.end.send(m.ExitTrainer())
-            case m.EpochStartedReport():
+            case m.EpochStarted():
                 self.epoch_started = report.epoch
             case m.ValidationReport():
                 self.validations[report.epoch] = report
@@ -273,7 +275,7 @@ class FakeDaemon:
         self.pump()
 
     def of(self, *kinds: type) -> list[Any]:
-        """Return the reports of these types."""
+        """Return the reports of these types, and the events that were told."""
         return of(self.reports, *kinds)
 
     def reruns(self) -> list[m.RerunReport]:

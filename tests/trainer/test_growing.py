@@ -19,7 +19,7 @@ def test_a_rebuild_is_told_once_and_the_groups_before_the_first_step_with_them(d
     configuration = configured(TASK, epochs=1, batch_size=8)
     daemon.train_here(configuration)
     told = [report.told for report in daemon.of(m.RebuildReport)]
-    (grown,) = daemon.of(m.RateGroupsReport)
+    (grown,) = daemon.of(m.LrGroupsChanged)
 
     assert [type(one) for one in told] == [m.OptimizerRebuildPrepared, m.OptimizerRebuildCommitted]
     assert told[1].counts == m.RebuildCounts(carried=6, added=2)
@@ -31,7 +31,7 @@ def test_a_rebuild_is_told_once_and_the_groups_before_the_first_step_with_them(d
     made = daemon.last_step
     trained = daemon.train_here(configuration)
     (rerun,) = daemon.of(m.RerunReport)
-    again = daemon.of(m.RateGroupsReport)[-1]
+    again = daemon.of(m.LrGroupsChanged)[-1]
     assert (rerun.compared, rerun.first_difference) == (made, None)
     assert len(daemon.of(m.RebuildReport)) == 2
     assert again.applied_before_step == made + 1

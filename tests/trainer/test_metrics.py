@@ -133,3 +133,12 @@ def test_tensors_of_a_device_are_read_together(monkeypatch, kinds):
     assert read(made) == {"m0": 7.0, "m1": 1.0, "m2": 2.0, "of a hook": 8.0}
     assert len(transfers) == 2
     assert made.is_empty
+
+
+def test_tokens_of_micro_batches_are_summed():
+    """They are a count, which `stop.tokens` adds up; everything else is a mean."""
+    made = StepMetrics()
+    made.begin(("loss_part", "tokens"))
+    for tokens in (10, torch.tensor(30)):
+        made.log({"loss_part": float(tokens), "tokens": tokens}, parts=2)
+    assert made.row() == (20.0, 40.0)

@@ -127,7 +127,7 @@ def test_a_scheduler_that_is_stepped_gets_one_warning_with_its_line(daemon_in, c
     daemon.train_here(configured(name, epochs=3, task_options=options))
     plain = daemon_in("plain", epochs=3)
     plain.train_here(configured(name, epochs=3, task_options={**options, "kind": "none"}))
-    told = [one for one in daemon.reports if type(one).__name__ == "RateViolationReport"]
+    told = [one for one in daemon.reports if type(one).__name__ == "LrViolationDetected"]
     line = 1 + next(n for n, text in enumerate(SCHEDULED.splitlines()) if ".scheduler.step(" in text)
     assert len(told) == 1
     assert told[0].what.startswith("a torch LR scheduler was stepped (")
@@ -153,7 +153,7 @@ def test_a_scheduler_that_a_hook_makes_anew_is_named_as_one(daemon_in, configure
     (tmp_path / "anew.py").write_text(source)
     daemon = daemon_in("run", epochs=2)
     daemon.train_here(configured(f"{tmp_path / 'anew.py'}:Mine", epochs=2, task_options={"kind": "", "steps_in": ""}))
-    (told,) = [one for one in daemon.reports if type(one).__name__ == "RateViolationReport"]
+    (told,) = [one for one in daemon.reports if type(one).__name__ == "LrViolationDetected"]
     named = "ExponentialLR" if kept else "made in a call, and gone after it"
     assert told.what == f"a torch LR scheduler was stepped ({named})"
     assert "in on_step_end" in told.where

@@ -70,17 +70,17 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(resumes, configured, 
     configuration = configured(task(), epochs=3, batch_size=8, **options)
     _, calm = resumes(configuration, 3)
 
-    assert calm.of(m.AuditReport) == []
+    assert calm.of(m.AuditDiffered) == []
 
 
 def test_a_rate_or_weight_of_a_later_owner_is_watched_too(daemon_in, configured):
     """A written rate is corrected before the step; a weight that was written unseen is found by the audit."""
     daemon = daemon_in("run", 1)
     trained = daemon.train_here(configured(task("Writes"), epochs=1, batch_size=8, audit={"every_steps": 1}))
-    (violation,) = daemon.of(m.RateViolationReport)
+    (violation,) = daemon.of(m.LrViolationDetected)
 
     assert (violation.group, violation.found) == ("head", 7.0)
-    assert {report.parameter for report in daemon.of(m.AuditReport)} == {"head.weight"}
+    assert {report.parameter for report in daemon.of(m.AuditDiffered)} == {"head.weight"}
     assert trained.rates.rates()["head"] < 1.0
 
 

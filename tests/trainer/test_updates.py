@@ -91,7 +91,7 @@ def test_a_run_that_was_cut_short_ends_as_one_that_was_not(resumes, configured, 
     configuration = configured(task(name), epochs=3, batch_size=8, learning_rate=CONSTANT, **options)
     _, calm = resumes(configuration, 3)
 
-    assert calm.of(m.AuditReport, m.RateViolationReport) == []
+    assert calm.of(m.AuditDiffered, m.LrViolationDetected) == []
 
 
 @pytest.mark.parametrize("point", ["step:26", *(pytest.param(p, marks=pytest.mark.torture) for p in MORE_POINTS)])
@@ -164,7 +164,7 @@ def test_a_run_skips_the_step_and_goes_on_as_if_its_batch_were_not_there(daemon_
     if name != "SpikesLast":
         assert len(daemon.skips) == 10
     assert all(tensor.isfinite().all() for tensor in trained.model.state_dict().values())
-    assert daemon.of(m.AuditReport) == []
+    assert daemon.of(m.AuditDiffered) == []
 
 
 def test_an_update_that_is_not_made_is_never_reported_as_a_step(daemon_in, configured):

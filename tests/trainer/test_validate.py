@@ -149,6 +149,14 @@ def test_anything_else_is_refused_with_what_may_be_returned(returned, what):
         assert form in str(refused.value)
 
 
+def test_samples_are_counted_and_not_what_the_means_are_over():
+    """A pair may count pixels, tokens or pairs of samples; the weight of the means is theirs."""
+    setup = evaluating(lambda model, batch: {"loss": (1.0, 41 * len(batch[0])), "accuracy": 0.5})
+    found = validate(setup, lambda: None)
+
+    assert (found.samples, found.weight) == (10, 410)
+
+
 @pytest.mark.parametrize(
     ("batch", "samples"),
     [

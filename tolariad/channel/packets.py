@@ -79,7 +79,7 @@ class Packets:
     """Packets over one non-blocking SOCK_SEQPACKET socket. asyncio transports refuse this kind, so it is used raw."""
 
     def __init__(self, sock: socket.socket, bytes_max: int | None = None) -> None:
-        """`bytes_max`: of one received message; None: any size, for the side that trusts the other."""
+        """`bytes_max`: the limit for a received message; None: any size, for the side that trusts the other."""
         sock.setblocking(False)
         self._bytes_max = bytes_max
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):

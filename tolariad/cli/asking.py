@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -11,7 +12,7 @@ import click
 import msgspec
 
 from journal.reader import Reader
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
 from tolariad.cli.status_words import FACTS_INDENT, state_lines
@@ -20,23 +21,24 @@ from tolariad.core.calc.text.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
-from tolariad.forensics.why import Answer, Link
+from tolariad.forensics.why import TOPICS, Answer, Link, happened, is_topic
 from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, in_words, is_cut, safe
 
 _INDENT: Final = 11
+_TOPIC_WIDTH: Final = max(map(len, TOPICS)) + 1
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option(
     "--at", callback=read_position, help="At this point: a sequence number, step:N, epoch:N or a time. Default: now."
 )
 @click.option("--full", is_flag=True, help="Print every field of the state.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every field of the state.")
-def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool) -> int:
+@naming.takes_journal
+def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool) -> int:
     """Show the state of RUN, now or at an earlier point."""
-    folder = runs.journal_folder(run)
     with Reader(folder) as reader:
         replayed = state_at(reader, seq_at(reader, at) if at else None)
         last = next(iter(reader.seek(seq=replayed.state.seq)), None) if replayed.state.seq else None
@@ -58,9 +60,7 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
 
 
 @click.command()
-@click.argument("run", required=False)
-@click.argument("topic", required=False, metavar="TOPIC")
-@click.argument("slot", required=False, metavar="[SLOT]")
+@click.argument("words", nargs=-1, metavar="[RUN] TOPIC [SLOT]")
 @click.option(
     "--at",
     callback=read_position,
@@ -68,8 +68,9 @@ def state(run: str | None, at: JournalPosition | None, full: bool, as_json: bool
 )
 @output.in_style("verbose")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, **how: Any) -> int:
-    """Show the causes of an event of RUN, and its consequences.
+@naming.options
+def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, style: str, **place: Any) -> int:
+    """Show the causes of an event of RUN, and its consequences. Without TOPIC, list the topics that have an answer.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or a word.
 
@@ -80,27 +81,60 @@ def why(run: str | None, topic: str | None, slot: str | None, *, as_json: bool, 
     If several events fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of
     this slot.
     """
-    if slot is not None:
-        if topic != "seed":
-            raise click.UsageError(f"only the topic seed takes a slot, not {topic}")
-        topic = f"seed:{slot}"
-    if topic is None:
-        # One argument is the topic. A folder is no topic: its topic was forgotten.
-        if run is None or Path(run).is_dir():
-            raise click.MissingParameter(param_hint="'TOPIC'", param_type="argument")
-        return _answered(None, run, as_json=as_json, **how)
-    return _answered(run, topic, as_json=as_json, **how)
-
-
-def _answered(run: str | None, topic: str, *, at: JournalPosition | None, style: str, as_json: bool) -> int:
-    with Reader(runs.journal_folder(run)) as reader:
+    target = runs.named(**place)
+    run, topic = _run_and_topic(words, is_named=target is not None)
+    target = target if target is not None else runs.find(run=run)
+    with Reader(runs.journal_of(target)) as reader:
         until_seq = seq_at(reader, at) if at else None
+        if topic is None:
+            return _listed(happened(reader, until_seq), run, style=style, as_json=as_json)
         answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
     if as_json:
         output.put_json(_json(answer))
     else:
         _put_words(answer, verbose if style == "verbose" else line)
     return Exit.DONE
+
+
+def _listed(found: dict[str, Link], run: str | None, *, style: str, as_json: bool) -> int:
+    """List the topics that have an answer, each with the event that it explains; then those of which nothing is."""
+    if as_json:
+        topics = {topic: plain_event(link.seq, link.fields) for topic, link in found.items()}
+        output.put_json({"topics": topics, "never": sorted(TOPICS.keys() - found.keys())})
+        return Exit.DONE
+    shown = verbose if style == "verbose" else line
+    for topic, link in found.items():
+        output.put(f"  {topic:<{_TOPIC_WIDTH}}{shown(link.seq, link.fields)}", indent=_TOPIC_WIDTH + 2)
+    output.put(f"nothing happened of: {', '.join(sorted(TOPICS.keys() - found.keys()))}")
+    given = f"{shlex.quote(run)} " if run is not None else ""
+    output.note(f"`tolaria why {given}TOPIC` shows causes and consequences; TOPIC may be phase, step:N or seq:N too")
+    return Exit.DONE
+
+
+def _run_and_topic(words: tuple[str, ...], *, is_named: bool) -> tuple[str | None, str | None]:
+    """Return RUN and the topic; None if it was not given. `is_named`: an option names the run."""
+    run: str | None = None
+    is_seed = len(words) == 2 and words[0] == "seed" and not runs.is_known("seed")
+    if not is_named and words and not is_seed and (len(words) > 1 or _is_run(words[0])):
+        run, words = words[0], words[1:]
+    match words:
+        case ():
+            return run, None
+        case (topic,):
+            return run, topic
+        case ("seed", slot):
+            return run, f"seed:{slot}"
+        case _:
+            topic = words[0]
+            more = "; an option names the run, so the first argument is the topic" if is_named else ""
+            raise click.UsageError(f"only the topic seed takes a slot, not {topic}{more}")
+
+
+def _is_run(word: str) -> bool:
+    """Return whether a single argument is a run: a folder, or a known run whose name is no topic."""
+    if Path(word).is_dir():
+        return True
+    return not is_topic(word) and _as_position(word) is None and runs.is_known(word)
 
 
 def _as_position(topic: str) -> JournalPosition | None:

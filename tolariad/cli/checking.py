@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -13,9 +14,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from tolariad.cli import output, trials
+from tolariad.cli import naming, output, runs, trials
 from tolariad.cli.errors import CommandError
-from tolariad.config import require_extras, schema
+from tolariad.config import from_environment, require_extras, schema
 from tolariad.core import queries as q
 from tolariad.core.calc.pruning.notes import prune_notes
 from tolariad.core.calc.run.exits import EXIT_CONFIG
@@ -40,6 +41,7 @@ _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "
 @click.command()
 @click.argument("config", required=False, type=click.Path(path_type=Path))
 @click.option("--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:./file.py:Module.")
+@naming.by_name_or_folder
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
 )
@@ -49,18 +51,23 @@ _TEMPLATE: Final = Path(__file__).resolve().parents[1] / "trainer" / "tasks" / "
 @click.option("-v", "--verbose", is_flag=True, help="Print the resolved configuration too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def check(
-    *, config: Path | None, task: str | None, sets: tuple[str, ...], as_schema: bool, verbose: bool, as_json: bool
+    *,
+    config: Path | None,
+    task: str | None,
+    sets: tuple[str, ...],
+    as_schema: bool,
+    verbose: bool,
+    as_json: bool,
+    **place: Any,
 ) -> int:
-    """Validate CONFIG, try a few batches, and print what a run costs.
+    """Validate CONFIG, or the configuration of a run; try a few batches, and print what a run costs.
 
     Forward and backward pass run on real batches of the task. Nothing is written and no run is started.
     """
     if as_schema:
         output.put(json.dumps(schema(), indent=2))
         return 0
-    if config is None and task is None:
-        raise click.UsageError("give a configuration, or --task")
-    settings = trials.settings_of(config, task, sets)
+    settings = _settings(config, task, sets, runs.named(**place))
     try:
         require_extras(settings)
     except ConfigError as error:
@@ -69,12 +76,16 @@ def check(
     costs = _costs(resolved)
     journal = durable(settings.journal.sync, costs["step_ms"], costs["journal_gb_day"])
     strategy = rehearsed(settings)
+    variables = from_environment()
     if as_json:
         told = {"config": json.loads(resolved), "costs": costs, "journal": msgspec.to_builtins(journal)}
+        told |= {"environment": variables} if variables else {}
         output.put_json(told | ({"strategy": strategy} if strategy else {}))
         return 0
     if verbose:
         output.put(json.dumps(json.loads(resolved), indent=2))
+    for line in _environment_lines(variables, sets):
+        output.put(line)
     for line in [*_plan_lines(settings, costs), *_cost_lines(costs, journal)]:
         output.put(line)
     for line in _slot_lines(costs.get("slots", [])):
@@ -91,6 +102,14 @@ def check(
     if idle:
         output.note(f"keys without effect in this version: {', '.join(idle)}")
     return 0
+
+
+def _settings(config: Path | None, task: str | None, sets: tuple[str, ...], target: runs.Target | None) -> Settings:
+    if target is not None:
+        return trials.settings_for(runs.known_folder(target), config, task, sets)
+    if config is None and task is None:
+        raise click.UsageError("give a configuration, --task, or a run by --run")
+    return trials.settings_of(config, task, sets)
 
 
 def rehearsed(settings: Settings) -> dict[str, Any] | None:
@@ -131,7 +150,10 @@ class Durable(msgspec.Struct, frozen=True):
 
 
 def durable(sync: str, step_ms: float, by_step: float) -> Durable:
-    """Return the journal's volume for steps of this length; `by_step`: if each is written at once."""
+    """Return the journal's volume for steps of this length.
+
+    `by_step` is the volume in GB a day if each step is written at once.
+    """
     joins = sync == "batch" or (sync == "auto" and step_ms * 1e6 < q.SHORT_STEP_NS)
     held_s = max(HOLD_NS / 1e9, step_ms / 1e3)
     pages = math.ceil(_EVENT_BYTES * held_s / (step_ms / 1e3) / _PAGE_BYTES)
@@ -152,6 +174,16 @@ def _plan_lines(settings: Settings, costs: dict[str, Any]) -> list[str]:
         f"rates          {rates[0]}",
         *(f"               {one}" for one in rates[1:]),
     ]
+
+
+def _environment_lines(variables: Mapping[str, str], sets: tuple[str, ...]) -> Iterator[str]:
+    """Yield the keys that the environment sets, each with its variable."""
+    later = {text.partition("=")[0].strip().removeprefix("tolaria.") for text in sets}
+    head = "environment"
+    for key, variable in variables.items():
+        ends = ", but --set comes after it" if key in later else ""
+        yield f"{head:15}{safe(key)} = {safe(os.environ[variable])}   ({safe(variable)}{ends})"
+        head = ""
 
 
 def _rates(group: Mapping[str, Any]) -> str:

@@ -8,13 +8,14 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from journal import JournalEntry
 from journal.reader import Reader
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output
 from tolariad.cli.errors import Exit
 from tolariad.cli.wrapping import fitted_to
 from tolariad.core.calc.text.nearest import all_near, did_you_mean
@@ -22,7 +23,7 @@ from tolariad.core.calc.text.plain import plain_event
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, parse_position
 from tolariad.forensics.timeline import number_in
-from tolariad.forensics.words import block, in_words, safe
+from tolariad.forensics.words import block, in_words, named, safe
 
 # A long sentence goes on below its type.
 _INDENT: Final = 22
@@ -63,7 +64,7 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("-f", "--follow", is_flag=True, help="Show new events as they come, after the last 10 (or -n).")
 @click.option("-t", "--type", "types", multiple=True, help="Only types that begin with this text. Repeatable.")
 @click.option("-g", "--grep", "pattern", callback=_pattern, help="Only events that match this regular expression.")
@@ -74,8 +75,9 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
 @output.in_style("json", "cat", "verbose", more=", cat only the sentence")
 @click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
 @click.option("--lineage", is_flag=True, help="Leave out the steps that a rollback has abandoned.")
+@naming.takes_journal_without_r
 def events(
-    *, run: str | None, follow: bool, lines: int | None, reverse: bool, style: str, as_json: bool, **selection: Any
+    journal: Path, *, follow: bool, lines: int | None, reverse: bool, style: str, as_json: bool, **selection: Any
 ) -> int:
     """Show the events of RUN, oldest first."""
     if follow and reverse:
@@ -86,7 +88,7 @@ def events(
     if unheard_of and follow:
         raise click.UsageError(unheard_of)
     found = False
-    with Reader(runs.journal_folder(run)) as reader:
+    with Reader(journal) as reader:
         for entry in _followed(reader, query, lines) if follow else _chosen(reader, query, lines, reverse=reverse):
             found = True
             text = shown(entry.seq, timeline.decode_fields(entry.event))
@@ -100,14 +102,18 @@ def events(
 
 
 def _unheard_of(types: tuple[str, ...]) -> str:
-    """Return an error text for the first of `types` that is no prefix of a known type, or the empty string."""
+    """Return an error text for the first of `types` with which no name of an event begins, or the empty string."""
     if not types:
         return ""
+    from tolariad.core import messages as m
     from tolariad.core.messages.vocabulary import EVENT_TYPES
 
+    orders = [kind.__name__ for kind in m.BOUNDARY_ORDERS]
+    with_orders = [f"{kind}:{one}" for kind in ("OrderGiven", "OrderActed", "OrderAborted") for one in orders]
+    names = (*EVENT_TYPES, *orders, *with_orders)
     for text in types:
-        if not any(name.startswith(text) for name in EVENT_TYPES):
-            near = did_you_mean(", ".join(_near(text, EVENT_TYPES)))
+        if not any(name.startswith(text) for name in names):
+            near = did_you_mean(", ".join(_near(text, names)))
             return f"-t {text!r}: no event type begins with this{near or '; docs/events.md lists all types'}"
     return ""
 
@@ -171,7 +177,7 @@ def _painted(kind: str, _stream: int) -> str:
 
 def _kind(fields: dict[str, Any]) -> str:
     """Return the event's type in its colour."""
-    return _painted(str(fields.get("type", "?")), id(sys.stdout))
+    return _painted(named(fields), id(sys.stdout))
 
 
 def line(seq: int, fields: dict[str, Any]) -> str:

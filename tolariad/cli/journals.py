@@ -10,28 +10,28 @@ from typing import Any, TextIO
 import click
 import msgspec
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.events import SINCE, UNTIL, stamp
 from tolariad.forensics.words import safe
 
 
-@click.group()
-def journal() -> None:
+@click.group(cls=naming.RunGroup)
+def journal(**_: object) -> None:
     """Verify, repair, export or measure a run's journal."""
 
 
 @journal.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--json", "as_json", is_flag=True, help="One JSON object.")
-def verify(run: str | None, as_json: bool) -> int:
+@naming.takes_journal
+def verify(path: Path, *, as_json: bool) -> int:
     """Check every byte of RUN's journal. Exit 0 if clean, else 1."""
     from journal.columns import Tabulation
     from journal.verification import Verdict
     from journal.verification import verify as check
     from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
 
-    path = runs.journal_folder(run)
     report = check(path, tabulation=Tabulation(STEP_COLUMNS, step_row, METRIC))
     clean = report.verdict is Verdict.CLEAN
     if as_json:
@@ -52,12 +52,13 @@ def verify(run: str | None, as_json: bool) -> int:
 
 
 @journal.command()
-@click.argument("run")
+@naming.argument
 @click.option("-n", "--dry-run", is_flag=True, help="Only print what would be done.")
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @click.option("--accept-loss", is_flag=True, help="Give up acknowledged events if they are damaged.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool) -> int:
+@naming.takes_journal
+def repair(path: Path, *, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool) -> int:
     """Cut off a torn write at the end of RUN's journal.
 
     Only bytes that were never acknowledged are cut. Any other damage is refused with its reason. The cut bytes are
@@ -70,7 +71,6 @@ def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool)
     from journal.repairing import repair as mend
     from tolariad.forensics.gap import gap_event
 
-    path = runs.journal_folder(run)
     plan = plan_repair(path)
     loses = accept_loss and plan.action is RepairAction.REFUSED and plan.loss is not None
     if (loses or plan.action is RepairAction.CUT_TAIL) and not dry_run:
@@ -90,13 +90,13 @@ def repair(run: str, dry_run: bool, yes: bool, accept_loss: bool, as_json: bool)
 
 
 @journal.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def stats(run: str | None, as_json: bool) -> int:
+@naming.takes_journal
+def stats(path: Path, *, as_json: bool) -> int:
     """Print the size of RUN's journal, in total and for each step."""
     from journal.summary import summarize
 
-    path = runs.journal_folder(run)
     summary = summarize(path)
     if as_json:
         output.put_json(_plain(summary))
@@ -119,12 +119,13 @@ def stats(run: str | None, as_json: bool) -> int:
 
 
 @journal.command()
-@click.argument("run", required=False)
+@naming.argument
 @output.to_file("Write to FILE instead of stdout.")
 @click.option("--raw", is_flag=True, help="Write the exact bytes of each event, in base64.")
 @SINCE
 @UNTIL
-def export(run: str | None, file: Path | None, raw: bool, **bounds: Any) -> int:
+@naming.takes_journal
+def export(path: Path, *, file: Path | None, raw: bool, **bounds: Any) -> int:
     """Write RUN's events as JSON lines."""
     from journal.export import export_json_lines, export_raw_lines
     from journal.reader import Reader
@@ -132,7 +133,7 @@ def export(run: str | None, file: Path | None, raw: bool, **bounds: Any) -> int:
 
     query = Query(**bounds)
     write_lines = export_raw_lines if raw else export_json_lines
-    with Reader(runs.journal_folder(run)) as reader:
+    with Reader(path) as reader:
         count = _written(file, lambda stream: write_lines(forwards(reader, query), stream.write))
     output.note(output.counted(count, "event"))
     return Exit.DONE

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import click
 import msgspec
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError, Exit, translated
-from tolariad.cli.status_words import FACTS_INDENT, budget_lines, status_lines, status_row
+from tolariad.cli.status_words import FACTS_INDENT, budget_lines, phase_words, status_lines, status_row
 from tolariad.control.where import SOCKET_NAME, socket_of
 from tolariad.core.calc.bounds import SECONDS_MAX
 from tolariad.forensics.words import safe
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from tolariad.control.replies import RunStatus
     from tolariad.control.reply_tables import BudgetTable
     from tolariad.core.calc.health.histogram import Histogram
+    from tolariad.core.state.run_state import RunState
 
 
 def folded(journal: Path) -> RunStatus:
@@ -37,7 +38,17 @@ def folded(journal: Path) -> RunStatus:
     from tolariad.forensics.moment import state_at
 
     with Reader(journal) as reader:
-        return run_status(state_at(reader).state, str(journal.parent.resolve()), LiveFacts(segment=reader.segments))
+        state = state_at(reader).state
+        told = run_status(state, str(journal.parent.resolve()), LiveFacts(segment=reader.segments))
+    return msgspec.structs.replace(told, dead=_is_dead(state, journal))
+
+
+def _is_dead(state: RunState, journal: Path) -> bool:
+    """Return whether a run has not ended, and the process that recorded it has. False if that is not known."""
+    from tolariad.boot import boot_id, is_locked
+    from tolariad.core import state as st
+
+    return state.run.phase not in st.TERMINAL and state.run.boot_id == boot_id() and is_locked(journal) is False
 
 
 def _folded_budgets(journal: Path) -> BudgetTable:
@@ -67,11 +78,11 @@ def _measured(journal: Path) -> Mapping[str, Histogram]:
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("-q", "--quiet", is_flag=True, help="Print nothing; exit 0 if running, 3 if not live, else 1.")
 @click.option("--budgets", is_flag=True, help="Show the budgets: limit, measurements, overruns.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@runs.takes_target
+@naming.takes_target
 def status(target: runs.Target, *, quiet: bool, budgets: bool, as_json: bool) -> int:
     """Show a run's phase, progress, loss and checkpoint.
 
@@ -99,13 +110,13 @@ def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--plain", is_flag=True, help="Print a line for each update instead of rewriting one line.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
 @click.option(
     "--interval", default=1.0, show_default=True, callback=_seconds, help="Least number of seconds between two lines."
 )
-@runs.takes_target
+@naming.takes_target
 def watch(target: runs.Target, *, plain: bool, as_json: bool, interval: float) -> int:
     """Show a live run's progress until the run ends."""
     from tolariad.cli.progress import Progress
@@ -153,7 +164,7 @@ def row(target: runs.Target) -> dict[str, Any]:
             raise
         return {**shown, "live": False, "phase": None, "step": None, "error": known.what, "size": _size(folder)}
     folder = folder or Path(status["dir"])
-    copied = ("live", "phase", "epoch", "epochs", "step", "loss", "loss_state", "accuracy")
+    copied = ("live", "dead", "phase", "epoch", "epochs", "step", "loss", "loss_state", "accuracy")
     return {
         "name": status["name"] or shown["name"],
         "dir": str(folder),
@@ -190,11 +201,19 @@ def _size(folder: Path | None) -> int | None:
 
 
 @click.command("list")
-@click.argument("folder", required=False, type=click.Path(path_type=Path))
+@click.argument("within", required=False, metavar="FOLDER", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-def list_runs(folder: Path | None, as_json: bool) -> int:
-    """List the runs in FOLDER; by default live runs and ./runs."""
-    rows = [row(target) for target in _targets(folder)]
+@naming.options
+def list_runs(*, within: Path | None, as_json: bool, **place: Any) -> int:
+    """List the runs in FOLDER; by default live runs and ./runs.
+
+    With an option that names a run, list that run, or those in that folder.
+    """
+    target = None if within is not None else runs.named(**place)
+    if target is not None and target.journal is None and target.folder is not None:
+        within = target.folder
+    targets = [target] if target is not None and within is None else _targets(within)
+    rows = [row(target) for target in targets]
     head = ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")
     output.put_rows(rows, head, _run_cells, as_json=as_json)
     if not rows and not as_json:
@@ -209,7 +228,7 @@ def _run_cells(one: Mapping[str, Any]) -> tuple[str, ...]:
     accuracy = one.get("accuracy")
     return (
         safe(str(one["name"])),
-        safe(one["phase"] or "?"),
+        safe(phase_words(one)) if one["phase"] else "?",
         "yes" if one["live"] else "no",
         f"{one['epoch']}/{one['epochs']}" if one["phase"] else "-",
         output.number(one["step"]),
@@ -236,7 +255,7 @@ def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
 @click.argument("method")
 @click.argument("parameters", required=False, metavar="[JSON]", callback=_object)
 @click.option("--more", is_flag=True, help="Ask for a stream of replies. Watch and Events always stream.")
-@runs.takes_target
+@naming.takes_target
 def call(target: runs.Target, *, method: str, parameters: dict[str, Any], more: bool) -> int:
     """Call a method of the control interface; print JSON lines.
 

@@ -12,7 +12,7 @@ from typing import BinaryIO, Final
 import click
 
 from tolariad import run_files
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.forensics.words import safe_lines
 from tolariad.telemetry.writer import previous
@@ -81,12 +81,12 @@ def last_printed(path: Path, file: BinaryIO, count: int) -> bytes:
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("-f", "--follow", is_flag=True, help="Show new lines as they come.")
 @click.option(
     "-n", "--lines", default=200, show_default=True, type=click.IntRange(min=0), metavar="N", help="Number of lines."
 )
-@runs.takes_target
+@naming.takes_target
 def logs(target: runs.Target, *, follow: bool, lines: int) -> int:
     """Show the trainer's output."""
     path = runs.known_folder(target) / "logs" / "trainer.log"

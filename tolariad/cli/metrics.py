@@ -10,13 +10,13 @@ import csv
 import math
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 import click
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError
 from tolariad.core.calc.text.nearest import did_you_mean, nearest
 from tolariad.core.calc.text.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
@@ -43,7 +43,16 @@ class Table(NamedTuple):
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N rows.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print every row as CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print every row as a JSON line.")
-def metrics(*, arguments: tuple[str, ...], by_epoch: bool, lines: int | None, as_csv: bool, as_json: bool) -> None:
+@naming.options
+def metrics(
+    *,
+    arguments: tuple[str, ...],
+    by_epoch: bool,
+    lines: int | None,
+    as_csv: bool,
+    as_json: bool,
+    **place: Any,
+) -> None:
     """Print the numbers of each step of RUN.
 
     They are loss, gradient norm, learning rate, and the task's metrics. Each NAME selects one. Steps that a rollback
@@ -51,7 +60,7 @@ def metrics(*, arguments: tuple[str, ...], by_epoch: bool, lines: int | None, as
     """
     if as_csv and as_json:
         raise click.UsageError("--csv and --json exclude each other")
-    journal, names = run_and_names(arguments)
+    journal, names = run_and_names(arguments, place)
     table = _of_epochs(journal) if by_epoch else _of_steps(journal)
     if names:
         wanted = [known(name, table.by_name, by_epoch=by_epoch) for name in names]
@@ -69,19 +78,24 @@ def metrics(*, arguments: tuple[str, ...], by_epoch: bool, lines: int | None, as
         _put_table(table, rows if lines is not None else _thinned(rows), len(rows))
 
 
-def run_and_names(arguments: Sequence[str]) -> tuple[Path, tuple[str, ...]]:
-    """Return the journal's folder and the names of numbers. The first argument is a run if one is called so."""
-    root = click.get_current_context().find_root().params
-    if not arguments or any(root.get(one) is not None for one in ("name", "folder", "socket")):
-        return runs.journal_folder(None), tuple(arguments)
+def run_and_names(arguments: tuple[str, ...], place: Mapping[str, Any]) -> tuple[Path, tuple[str, ...]]:
+    """Return the journal's folder and the names of numbers. The first argument is a run if one is called so.
+
+    `place`: the options that name a run. If one is given, all arguments are names.
+    """
+    target = runs.named(**place)
+    if target is not None:
+        return runs.journal_of(target), arguments
+    if not arguments:
+        return runs.journal_of(runs.find()), ()
     first, *others = arguments
     try:
-        return runs.journal_folder(first), tuple(others)
+        return runs.journal_of(runs.by_name(first)), tuple(others)
     except CommandError:
         if "/" in first or Path(first).exists():
             raise
         with contextlib.suppress(CommandError):
-            return runs.journal_folder(None), tuple(arguments)
+            return runs.journal_of(runs.find()), arguments
         raise
 
 

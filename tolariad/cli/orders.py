@@ -17,7 +17,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.control.client import NotReachable, read_reply
 from tolariad.control.replies import Recorded
@@ -51,7 +51,7 @@ def sends(
     """
 
     def decorate(function: Callable[..., Parameters]) -> Callable[..., int]:
-        @runs.options
+        @naming.options
         @click.option("--reason", callback=at_most(NOTE_CHARACTERS_MAX), help="The reason, recorded in the journal.")
         @click.option(
             "--id",
@@ -65,7 +65,7 @@ def sends(
         )
         @functools.wraps(function)
         def command(*, id_: str | None, reason: str | None, no_wait: bool, as_json: bool, **given: Any) -> int:
-            place = {name: given.pop(name) for name in runs.NAMES if name in given}
+            place = naming.taken(given)
             is_sure = question is not None and given.pop("yes")
             parameters, target = {"id": id_, "reason": reason, **function(**given)}, runs.find(**place)
             values = {name: value(target) if callable(value) else value for name, value in parameters.items()}
@@ -81,7 +81,7 @@ def sends(
 
 def takes_run(function: Callable[..., int]) -> Callable[..., int]:
     """Add the argument RUN."""
-    return click.argument("run", required=False)(function)
+    return naming.argument(function)
 
 
 def _order(
@@ -234,7 +234,9 @@ def _rollback_question(target: runs.Target, parameters: Parameters) -> str:
 @click.command()
 @takes_run
 @sends("Rollback", _rollback_question)
-@click.option("--to", metavar="ID", help="Go back to this checkpoint; `tolaria checkpoints RUN` lists them.")
+@click.option(
+    "--to", "--checkpoint", "to", metavar="ID", help="Go back to this checkpoint; `tolaria checkpoints RUN` lists them."
+)
 @click.option(
     "--epoch",
     type=click.IntRange(min=0),
@@ -261,6 +263,10 @@ def rollback(*, tier: str | None, **target: Any) -> Parameters:
     if target["to"] is not None and not target["to"].strip():
         # An unset variable in a script gives the empty string. It must not mean "the newest promoted checkpoint".
         raise click.UsageError("--to is empty: name a checkpoint, or leave --to out for the newest promoted one")
+    named = click.get_current_context().params["id_"] or ""
+    if re.fullmatch(r"c\d+", named) and all(one is None for one in target.values()):
+        # In commands that read, --id is a checkpoint. Here it would go back to another one.
+        raise click.UsageError(f"--id names the order, not the checkpoint: to go back to {named}, give --to {named}")
     return {**target, "tier": tier}
 
 

@@ -34,7 +34,7 @@ def to_file(help_: str, *, required: bool = False) -> Callable[[_F], _F]:
 
 
 def in_style(*styles: str, more: str = "") -> Callable[[_F], _F]:
-    """Return the option `-o STYLE` for events. `more`: what else its help says."""
+    """Return the option `-o STYLE` for events. `more` is added to its help."""
     about = f"The format of an event: verbose has all fields{more}."
     kind = click.Choice(("short", *styles))
     return click.option("-o", "--output", "style", type=kind, default="short", show_default=True, help=about)
@@ -79,7 +79,7 @@ def printable(value: Any) -> Any:
 
 
 def put(text: str, *, indent: int | None = None, flush: bool = False) -> None:
-    """Print a line of the answer to stdout. With `indent`: broken to fit a terminal, further lines indented so far."""
+    """Print a line of the answer to stdout. With `indent`, break it for a terminal and indent further lines so far."""
     for line in [text] if indent is None else fitted_to(sys.stdout, text, indent):
         print(shown(line), flush=flush)
 

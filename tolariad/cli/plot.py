@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from tolariad.cli import output, plotting
+from tolariad.cli import naming, output, plotting
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.metrics import known, run_and_names
 from tolariad.core.calc.text.phrases import listed
@@ -37,7 +37,10 @@ Points = list[tuple[float, float]]
 
 
 class Curve(NamedTuple):
-    """Lines of (step, value), with a gap between each two. `left_out`: how many values cannot be drawn."""
+    """Lines of (step, value), with a gap between each two.
+
+    `left_out` is the number of values that cannot be drawn.
+    """
 
     name: str
     lines: list[Points]
@@ -60,7 +63,8 @@ class Panel(NamedTuple):
 @click.argument("arguments", nargs=-1, metavar="[RUN] [NAME]...")
 @output.to_file("Write an image: a file that ends in .png or .svg.")
 @click.option("--log", "is_log", is_flag=True, help="Logarithmic axes, but for the learning rate.")
-def plot(*, arguments: tuple[str, ...], file: Path | None, is_log: bool) -> None:
+@naming.options
+def plot(*, arguments: tuple[str, ...], file: Path | None, is_log: bool, **place: Any) -> None:
     """Draw the numbers of RUN over its steps.
 
     They are loss, the task's metrics and learning rate, or each NAME. The results of the validations are drawn into the
@@ -68,7 +72,7 @@ def plot(*, arguments: tuple[str, ...], file: Path | None, is_log: bool) -> None
     """
     if file is not None and file.suffix.lower() not in _FORMATS:
         raise click.UsageError(f"-o {str(file)!r}: the name must end in {' or '.join(_FORMATS)}")
-    journal, names = run_and_names(arguments)
+    journal, names = run_and_names(arguments, place)
     there = _curves(journal)
     chosen = [known(name, there) for name in names] or _usual(there)
     panels = [_panel(name, there, is_log=is_log, alone=bool(names)) for name in chosen]

@@ -35,7 +35,7 @@ def drawn(
 ) -> str:
     """Return the curves as lines of text. `log_x`: the x axis is logarithmic; `marks`: x of vertical lines.
 
-    `fine`: with dots of Braille, eight in a character. Raises ValueError if there is no finite point.
+    `fine`: draw in dots of Braille, eight to a character. Raises ValueError if there is no finite point.
     """
     shown = [_finite(curve, log_x=log_x) for curve in curves]
     shown = [curve for curve in shown if curve.x]

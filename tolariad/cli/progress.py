@@ -41,7 +41,7 @@ _CLEAN: Final = "\r\x1b[K"
 class Progress:
     """Prints a run's progress. The daemon calls it with the status several times a second; `last` is the newest.
 
-    `silent_s`: on a stream that is no terminal, a line is printed after so many seconds even if nothing changed.
+    `silent_s`: on a stream that is no terminal, a line is printed after this many seconds even if nothing changed.
     """
 
     def __init__(
@@ -114,14 +114,14 @@ class Progress:
         self._said = new[-1]["number"]
 
     def _bar(self, status: Mapping[str, Any], columns: int) -> str:
-        """Return the line of a terminal: place, bar, figures. If there is no room for a bar, the line without it."""
+        """Return the line of a terminal: place, bar, figures. The bar has the room that the figures leave, or none."""
         where = place(status)
         short = [(rank, text.replace(" steps/s", "/s")) for rank, text in figures(status)]
-        told = fitted(short, max(0, columns - width(where) - _BAR_MIN - 4))
+        told = fitted(short, max(0, columns - width(where) - 2))
         total = status["steps_total"]
         room = columns - width(where) - sum(width(one) + 2 for one in told) - 2
         if not total or not status["epoch"] or room < _BAR_MIN:
-            row = status_row(status, columns)
+            row = "  ".join([where, *told])
             return row if width(row) <= columns else OWN_MARKS.sub("", row)[:columns]
         return "  ".join([where, self._drawn(status["step"] / total, min(room, _BAR_MAX)), *told])
 
@@ -206,10 +206,17 @@ def _next(status: RunStatus, run_dir: Path) -> Iterator[str]:
         yield "  correct it, then give the same command again: the run begins anew"
     elif status.phase == "failed":
         yield f"  {tolaria} why {run_dir} failure"
-        is_data = status.failure == m.FailureKind.DATA.value
-        yield f"  {tolariad} run --dir {run_dir} --retry{'         (with the former data)' if is_data else ''}"
-        if is_data:
-            yield f"  {tolariad} run --dir {run_dir} --accept-data   (with the new data)"
+        again = f"  {tolariad} run --dir {run_dir}"
+        if status.failure == m.FailureKind.DATA.value:
+            yield f"{again} --retry         (with the former data)"
+            yield f"{again} --accept-data   (with the new data)"
+        elif status.failure == m.FailureKind.CODE.value:
+            yield f"{again} --retry         (with the former code)"
+            yield f"{again} --accept-code   (with the new code: steps that are made again may differ)"
+        elif status.failure == m.FailureKind.DIVERGED.value:
+            yield f"{again} --retry   (goes on with the difference; later ones are only recorded)"
+        else:
+            yield f"{again} --retry"
     elif status.phase == "frozen":
         # A start does not end a freeze; an operator must resume the run.
         yield f"  {tolaria} why {run_dir} freeze"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.orders import Parameters, sends, takes_run
 from tolariad.core.calc.text.phrases import counted
@@ -18,21 +18,19 @@ if TYPE_CHECKING:
     from tolariad.control.reply_tables import PruneTable
 
 
-@click.group(invoke_without_command=True)
-@click.pass_context
-def prune(context: click.Context) -> int | None:
+@click.group(cls=naming.RunGroup, usual="status")
+def prune(**_: object) -> None:
     """Show what is pruned; analyse, mask and remove channels.
 
-    Without a command, show the status of the run that the options before `prune` name, or of the only live one.
+    Without a command, show the status of the run.
     """
-    return context.invoke(status) if context.invoked_subcommand is None else None
 
 
 @prune.command("status")
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@runs.takes_target
-def status(target: runs.Target, *, as_json: bool = False) -> int:
+@naming.takes_target
+def status(target: runs.Target, *, as_json: bool) -> int:
     """Show the phase of pruning, and the masks of RUN.
 
     The command also shows the budget, the newest analysis and the safety window.

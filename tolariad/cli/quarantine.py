@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 from typing import Final
 
 import click
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.orders import Parameters, sends, takes_run
 from tolariad.forensics.words import safe
@@ -15,11 +16,12 @@ from tolariad.forensics.words import safe
 _BATCHES: Final = re.compile(r"([0-9]{1,100}):([0-9]{1,100})(?:-([0-9]{1,100}))?")
 
 
-@click.group()
-def quarantine() -> None:
+@click.group(cls=naming.RunGroup, usual="list")
+def quarantine(**_: object) -> None:
     """Keep batches, checkpoints or seeds from being used.
 
     The run skips a batch in quarantine, does not roll back to such a checkpoint, and culls such a seed.
+    Without a command, list what is in quarantine.
     """
 
 
@@ -54,11 +56,12 @@ def remove(*, entry: str) -> Parameters:
 
 
 @quarantine.command(name="list")
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-def list_entries(run: str | None, as_json: bool) -> int:
+@naming.takes_journal
+def list_entries(journal: Path, *, as_json: bool) -> int:
     """List the entries in quarantine in RUN, oldest first."""
-    entries = runs.folded(runs.journal_folder(run)).quarantine.entries
+    entries = runs.folded(journal).quarantine.entries
     for one in entries:
         batches = one.batches
         kind = "batch" if batches is not None else "seed" if one.seed else "checkpoint"

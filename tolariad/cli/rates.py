@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 import msgspec
 
-from tolariad.cli import orders, output, runs
+from tolariad.cli import naming, orders, output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.core.calc.settings.optimization import FUNCTION_FORM, POLICY_NAMES
 from tolariad.forensics.words import safe
@@ -23,15 +23,18 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("group", "policy", "base", "now", "next", "last change")
 
 
-@click.group()
-def lr() -> None:
-    """Show and change learning rates."""
+@click.group(cls=naming.RunGroup, usual="show")
+def lr(**_: object) -> None:
+    """Show and change learning rates.
+
+    Without a command, show those of the run.
+    """
 
 
 @lr.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@runs.takes_target
+@naming.takes_target
 def show(target: runs.Target, *, as_json: bool) -> int:
     """Show the policy, the rates and the last change of each group."""
     table = target.ask("LrShow", _folded)

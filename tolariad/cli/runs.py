@@ -1,15 +1,17 @@
 """Find the run that a command names: by folder, name or socket, by `$TOLARIA_RUN`, else the only live run.
 
+`naming` adds the options and the argument to commands.
+
 Promises: never guesses. If several runs are live, the error lists them; if none is, the error says so.
 """
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -21,15 +23,13 @@ RUNS: Final = Path("runs")
 JOURNAL: Final = "journal"
 # How long a candidate may take to answer, if none was named: a recorder answers within milliseconds.
 _ALIVE_S: Final = 5.0
-# The parameters that name a run: three options, and the argument RUN of some commands.
-NAMES: Final = ("name", "folder", "socket", "run")
+# The options that name a run, each with its parameter.
+_OPTIONS: Final = {"-r": "name", "--dir": "folder", "--socket": "socket"}
 if TYPE_CHECKING:
     import msgspec
 
     from tolariad.control.client import Client
     from tolariad.core.state.run_state import RunState
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Target(NamedTuple):
@@ -40,8 +40,13 @@ class Target(NamedTuple):
 
     @property
     def journal(self) -> Path | None:
-        """The run's journal folder, if it is known and exists."""
-        return self.folder / JOURNAL if self.folder is not None and (self.folder / JOURNAL).is_dir() else None
+        """The run's journal folder, if it is known and exists. `folder` may be the journal folder itself."""
+        if self.folder is None:
+            return None
+        # Not `_is_folder`: a folder that may not be examined is an error of its own.
+        if (self.folder / JOURNAL).is_dir():
+            return self.folder / JOURNAL
+        return self.folder if self.folder.is_dir() and _is_journal(self.folder) else None
 
     def connect(self, *, timeout_s: float = 10.0) -> Client:
         """Connect to the run's daemon. Raises NotReachable, and NotTrusted if another may answer; BadReply."""
@@ -80,64 +85,91 @@ class Target(NamedTuple):
         return answer
 
 
-def options(function: F) -> F:
-    """Add the three options that name a run."""
-    a_path = click.Path(path_type=Path)
-    function = click.option("--socket", "socket", type=a_path, help="The run's control socket.")(function)
-    function = click.option("--dir", "folder", type=a_path, help="The run's folder.")(function)
-    return click.option("-r", "--run", "name", help="The run's name.")(function)
-
-
-def takes_target(function: Callable[..., int]) -> Callable[..., int]:
-    """Add the options that name a run. The command gets the run that they, or its argument RUN, name."""
-
-    @options
-    @functools.wraps(function)
-    def command(**given: Any) -> int:
-        place = {name: given.pop(name) for name in NAMES if name in given}
-        return function(find(**place), **given)
-
-    return command
-
-
 def find(
-    name: str | None = None, folder: Path | None = None, socket: Path | None = None, run: str | None = None
+    name: str | None = None, folder: str | None = None, socket: Path | None = None, run: str | None = None
 ) -> Target:
-    """Return the run that the options, or the argument RUN, name. A command's options come before those of `tolaria`.
+    """Return the run that the options, or the argument RUN, name; else `$TOLARIA_RUN`; else the only live run.
 
-    Raises CommandError if there is no such run.
+    A command's options come before those of `tolaria`. Raises CommandError if there is no such run.
     """
-    context = click.get_current_context()
-    name = name or run
-    outer = context.parent
+    found = named(name, folder, socket, run)
+    if found is None and (from_environment := os.environ.get("TOLARIA_RUN")):
+        found = by_name(from_environment)
+    return found if found is not None else _only_live()
+
+
+def named(
+    name: str | None = None, folder: str | None = None, socket: Path | None = None, run: str | None = None
+) -> Target | None:
+    """Return the run that the command line names; None if it names none. Raises UsageError if it names two."""
+    context: click.Context | None = click.get_current_context()
+    given = {"-r": name, "--dir": folder, "--socket": socket, "RUN": run}
     # The nearest command around this one that was given a run: `tolaria seeds --dir D list`, `tolaria --dir D seeds`.
-    while name is None and folder is None and socket is None and outer is not None:
-        name, folder, socket = (outer.params.get(one) for one in ("name", "folder", "socket"))
-        outer = outer.parent
-    if sum(one is not None for one in (name, folder, socket)) > 1:
-        raise click.UsageError("-r, --dir and --socket each name a run: give only one of them", context)
-    if socket is not None:
-        return Target(None, socket)
-    if folder is not None:
-        return Target(folder, socket_of(folder))
-    if name is None:
-        name = os.environ.get("TOLARIA_RUN") or None
-    return by_name(name) if name is not None else _only_live()
+    while context is not None and all(one is None for one in given.values()):
+        context = context.parent
+        around = context.params if context is not None else {}
+        given = {option: around.get(one) for option, one in _OPTIONS.items()}
+    given = {option: one for option, one in given.items() if one is not None}
+    for option, one in given.items():
+        # An unset variable in a script gives the empty string. It must not mean the only live run.
+        if not str(one).strip():
+            raise click.UsageError(f"{option} is empty: name a run, or leave it out")
+    if len({str(one) for one in given.values()}) > 1:
+        both = ", ".join(f"{option} {one}" for option, one in given.items())
+        raise click.UsageError(f"{both}: each names a run, so give only one of them")
+    for option, one in given.items():
+        text = str(one)
+        match option:
+            case "--socket":
+                return Target(None, Path(text))
+            case "--dir":
+                return by_folder(text)
+            case _:
+                return by_name(text)
+    return None
+
+
+def by_folder(text: str) -> Target:
+    """Return the run in this folder. If there is no such folder, a run of this name."""
+    path = Path(text)
+    if not _is_folder(path) and "/" not in text:
+        with contextlib.suppress(CommandError):
+            return by_name(text)
+    return Target(path, socket_of(path))
 
 
 def by_name(name: str) -> Target:
     """Return the run with this folder or name. Raises CommandError if there is none."""
     as_path = Path(name)
-    if "/" in name or (as_path / JOURNAL).is_dir():
+    if "/" in name or _is_run(as_path):
         return Target(as_path, socket_of(as_path))
     for candidate in (runtime_folder() / name, SYSTEM_RUNS / name, RUNS / name, SYSTEM_STATE / name):
         if _is_folder(candidate):
             if candidate.parent == runtime_folder() and (why := why_not_private(candidate.parent)):
                 raise CommandError(Exit.NOT_REACHABLE, why, name="NotTrusted")
             return _target(candidate)
+    if _is_folder(as_path):
+        return Target(as_path, socket_of(as_path))
     places = ", ".join(str(place) for place in (runtime_folder(), SYSTEM_RUNS, RUNS))
-    hint = "`tolaria list` shows the known runs; --dir names a folder anywhere else"
+    hint = "`tolaria list` shows the known runs; a folder anywhere else is named by its path"
     raise CommandError(Exit.NOT_REACHABLE, f"there is no run {name!r} in {places}", hint=hint, name="NoRun")
+
+
+def is_known(name: str) -> bool:
+    """Return whether a folder or a run has this name."""
+    try:
+        return "/" in name or by_name(name) is not None
+    except CommandError:
+        return False
+
+
+def _is_run(path: Path) -> bool:
+    """Return whether this is the folder of a run, or of a journal."""
+    return _is_folder(path / JOURNAL) or (_is_folder(path) and _is_journal(path))
+
+
+def _is_journal(path: Path) -> bool:
+    return next(path.glob("*.wal*"), None) is not None
 
 
 def _is_folder(path: Path) -> bool:
@@ -189,7 +221,12 @@ def is_live(target: Target) -> bool:
 
 
 def _only_live() -> Target:
-    live = [target for target in candidates() if is_live(target)]
+    """Return the only live run in ./runs; if none is live there, the only one in all known places."""
+    here: list[Target] = []
+    elsewhere: list[Target] = []
+    for target in candidates():
+        (here if _is_here(target) else elsewhere).append(target)
+    live = [target for target in here if is_live(target)] or [target for target in elsewhere if is_live(target)]
     if len(live) == 1:
         return live[0]
     if not live:
@@ -201,19 +238,18 @@ def _only_live() -> Target:
     )
 
 
-def journal_folder(run: str | Path | None) -> Path:
-    """Return the journal folder of a run, named by its folder, its name or the journal folder itself.
+def _is_here(target: Target) -> bool:
+    """Return whether the run is in ./runs, even if it was found by its link elsewhere."""
+    folder = target.folder
+    return folder is not None and os.path.realpath(folder.parent) == os.path.realpath(RUNS)
 
-    None: the run that the options of `tolaria` or $TOLARIA_RUN name, else the only live run. Raises CommandError if
-    there is no journal.
-    """
-    folder = Path(run) if run is not None else known_folder(find())
-    if run is not None and not folder.is_dir() and "/" not in str(run):
-        folder = by_name(str(run)).folder or folder
-    if (folder / JOURNAL).is_dir():
-        return folder / JOURNAL
-    if folder.is_dir() and next(folder.glob("*.wal*"), None) is not None:
-        return folder
+
+def journal_of(target: Target) -> Path:
+    """Return the run's journal folder. Raises CommandError if there is none."""
+    folder = known_folder(target)
+    journal = target._replace(folder=folder).journal
+    if journal is not None:
+        return journal
     hint = "give a run's folder; `tolaria list` shows the known runs"
     raise CommandError(Exit.USAGE, f"there is no journal in {folder}", hint=hint, name="NoRun")
 

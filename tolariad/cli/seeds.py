@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.orders import Parameters, sends, takes_run
 from tolariad.core.calc.text.phrases import last_name
@@ -21,28 +21,19 @@ if TYPE_CHECKING:
 _COLUMNS: Final = ("slot", "stage", "alpha", "norm", "lr", "params", "epochs", "seed")
 
 
-@click.group(invoke_without_command=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@runs.options
-@click.pass_context
-def seeds(context: click.Context, /, *, as_json: bool, **_place: object) -> int:
+@click.group(cls=naming.RunGroup, usual="list")
+def seeds(**_: object) -> None:
     """Show the slots for seeds; let seeds germinate and grow.
 
     Without a command, list the slots of the run.
     """
-    if context.invoked_subcommand is None:
-        shown: int = context.invoke(list_slots, as_json=as_json)
-        return shown
-    if as_json:
-        raise click.UsageError("give --json after the command", context)
-    return Exit.DONE
 
 
 @seeds.command("list")
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-@runs.takes_target
-def list_slots(target: runs.Target, *, as_json: bool = False) -> int:
+@naming.takes_target
+def list_slots(target: runs.Target, *, as_json: bool) -> int:
     """List the slots of RUN, and the seeds in them.
 
     The list shows stage, alpha, and the last measurements of each seed. `epochs` counts those since the germination.

@@ -53,10 +53,17 @@ def status_lines(status: Status) -> Iterator[str]:
     by = "library, " if status.get("served_by") == "library" else ""
     place = f"{by}pid {status['pid']}" if status["live"] else "not live"
     name = painted(safe(str(status["name"] or "(unnamed)")), "bold")
-    yield f"{name}  {_phase(str(status['phase']))}  ({place}, {safe(status['dir'])})"
+    phase = painted(phase_words(status), "red") if status.get("dead") else _phase(str(status["phase"]))
+    yield f"{name}  {phase}  ({place}, {safe(status['dir'])})"
     yield from _facts(status)
     yield from _troubles(status)
     yield from _said(status)
+
+
+def phase_words(status: Status) -> str:
+    """Return the phase; for a run whose process was killed, that, and in which phase it was."""
+    phase = str(status["phase"])
+    return f"dead (was {phase})" if status.get("dead") else phase
 
 
 def state_lines(status: Status, now: str) -> Iterator[str]:

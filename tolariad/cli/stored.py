@@ -1,4 +1,4 @@
-"""`tolaria checkpoints` and `tolaria export-weights`: the checkpoints of a run, in its journal and on disk."""
+"""`tolaria checkpoints`: the checkpoints of a run, in its journal and on disk."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.core import queries as q
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.forensics.words import safe
-from tolariad.storage.export import NoAverage, Weights
-from tolariad.storage.export import export_weights as export
 from tolariad.storage.manifest import FILE_NAME
 from tolariad.storage.verify import CheckpointUnusable, verify
 
@@ -25,12 +23,12 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--verify", "verified", is_flag=True, help="Check the hash of every file. Exit 1 if one differs.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-def checkpoints(run: str | None, verified: bool, as_json: bool) -> int:
+@naming.takes_journal
+def checkpoints(journal: Path, *, verified: bool, as_json: bool) -> int:
     """List the committed checkpoints of RUN, oldest first."""
-    journal = runs.journal_folder(run)
     state = runs.folded(journal)
     pins = q.pinned_checkpoints(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
     folder = journal.parent / "checkpoints"
@@ -110,53 +108,6 @@ def _cells(row: Mapping[str, Any]) -> tuple[str, ...]:
         output.age(row["age_s"]),
         ", ".join(words),
     )
-
-
-@click.command("export-weights")
-@click.argument("run", required=False)
-@click.option("--id", "id_", metavar="ID", help="The checkpoint's id, `best` or `last` (the default).")
-@click.option(
-    "--ema",
-    "weights",
-    flag_value=Weights.AVERAGED,
-    type=Weights,
-    help="Export the moving average of the weights instead.",
-)
-@output.to_file("The safetensors file to write.", required=True)
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def export_weights(run: str | None, id_: str | None, weights: Weights | None, file: Path, as_json: bool) -> int:
-    """Write the weights of a checkpoint to a safetensors file.
-
-    The checkpoint is verified first.
-    """
-    journal = runs.journal_folder(run)
-    entry = wanted(runs.folded(journal).checkpoints, id_)
-    chosen = weights or Weights.TRAINED
-    try:
-        folder = journal.parent / "checkpoints" / entry.id
-        done = export(folder, entry.manifest, chosen, file, promoted=entry.promoted)
-    except NoAverage as error:
-        hint = "leave --ema out to export the weights; set `ema.decay` in the configuration to keep an average"
-        raise CommandError(Exit.NO, str(error), hint=hint, name="NoAverage") from error
-    except CheckpointUnusable as error:
-        hint = "choose another one with --id; `tolaria checkpoints RUN --verify` checks all of them"
-        what = f"checkpoint {entry.id} does not verify: {error}"
-        raise CommandError(Exit.NO, what, hint=hint, name="CheckpointUnusable") from error
-    if as_json:
-        shown = {"id": entry.id, "step": entry.step, "epoch": entry.epoch, "weights": chosen.value, "file": str(file)}
-        more: dict[str, object] = {"seeds": done.seeds} if done.seeds else {}
-        more |= {"compactions": done.compactions} if done.compactions else {}
-        output.put_json({**shown, "tensors": done.tensors, "size": done.size, **more})
-    else:
-        what = f"{chosen.value} weights of checkpoint {entry.id}, step {entry.step}"
-        held = f"{output.counted(done.tensors, 'tensor')}, {output.size(done.size)}"
-        output.put(safe(f"{file}: {what}: {held}"))
-        if done.seeds:
-            slots = ", ".join(done.seeds)
-            output.put(safe(f"They include the seeds in {slots}: put these into the model first, by regrow()."))
-        if done.compactions:
-            output.put("They are of a model with fewer channels: remove the same from the model first, by shrink().")
-    return Exit.DONE
 
 
 def wanted(checkpoints: st.Checkpoints, id_: str | None, code: int = Exit.NO) -> st.CatalogueEntry:

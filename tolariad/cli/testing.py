@@ -30,7 +30,7 @@ def test(
 ) -> int:
     """Evaluate a checkpoint on the test data of its task.
 
-    CONFIG stands for the run in ./runs/NAME; --dir names any other. Test data come from the task's test_data(cfg);
+    CONFIG stands for the run in ./runs/NAME; --run names any other. Test data come from the task's test_data(cfg);
     without that method, the validation data are used. The run may be live, and nothing of it is changed.
     """
     if folder is None:
@@ -60,7 +60,7 @@ def test(
 def _run_of(config: Path | None, task: str | None) -> Path:
     """Return the folder in which `tolariad run` trains this. Raises CommandError if there is no run."""
     if config is None and task is None:
-        raise click.UsageError("give a configuration, --task, or the --dir of a run")
+        raise click.UsageError("give a configuration, --task, or a run by --run")
     folder = default_folder(config, task)
     if (folder / JOURNAL).is_dir():
         return folder

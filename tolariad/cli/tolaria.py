@@ -12,7 +12,7 @@ import click
 
 from tolariad.cli.errors import run_command
 from tolariad.cli.lazy import LazyGroup
-from tolariad.cli.runs import options
+from tolariad.cli.naming import options
 
 COMMANDS: Final = {
     "run": "tolariad.cli.tolariad:run",
@@ -30,7 +30,7 @@ COMMANDS: Final = {
     "metrics": "tolariad.cli.metrics:metrics",
     "plot": "tolariad.cli.plot:plot",
     "checkpoints": "tolariad.cli.stored:checkpoints",
-    "export-weights": "tolariad.cli.stored:export_weights",
+    "export-weights": "tolariad.cli.exporting:export_weights",
     "journal": "tolariad.cli.journals:journal",
     "call": "tolariad.cli.live:call",
     "version": "tolariad.cli.version:version",
@@ -43,8 +43,9 @@ COMMANDS: Final = {
 def tolaria(**_: object) -> None:
     """Inspect and control training runs, and read their journals.
 
-    Name a run with -r NAME, --dir RUN or --socket PATH, or set $TOLARIA_RUN. If you name none, the
-    only live run is meant. If a command takes RUN, you can give the run's folder or its name there.
+    Name a run with -r RUN (--run, --dir), with --socket PATH, or by $TOLARIA_RUN. RUN is a name or a
+    folder; most commands take it as an argument too. If you name none, the only live run in ./runs
+    is meant, then the only live run.
     """
     # The commands read these options from the root context.
 

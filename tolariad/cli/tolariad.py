@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import sys
 from collections.abc import Sequence
@@ -10,16 +11,20 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
+from tolariad import run_files
 from tolariad.cli import output
 from tolariad.cli.errors import CommandError, run_command
 from tolariad.cli.lazy import LazyGroup
-from tolariad.cli.runs import JOURNAL, by_name
+from tolariad.cli.runs import JOURNAL, RUNS, by_name, folded
 from tolariad.cli.wrapping import fitted_to
+from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_DAMAGED, EXIT_IO, ORDERLY
+from tolariad.trainer.trials.words import TakenWeights, TakeWeights
 
 if TYPE_CHECKING:
     from tolariad.control.replies import RunStatus
     from tolariad.daemon import From
+    from tolariad.daemon.request import Init
 
 COMMANDS: Final = {
     "run": "tolariad.cli.tolariad:run",
@@ -44,24 +49,29 @@ def tolariad() -> None:
     help="A built-in task (digits, chars), package.module:Name, ./file.py:Name, or lightning:./file.py:Module.",
 )
 @click.option("--epochs", type=click.IntRange(min=1), help="Number of epochs.")
-@click.option("--dir", "folder", type=click.Path(path_type=Path), help="The run's folder [default: ./runs/NAME].")
+@click.option("-r", "--run", "name", metavar="RUN", help="The run: a folder, a known run's name, or a new NAME.")
+@click.option("--dir", "folder", metavar="RUN", help="The run's folder [default: ./runs/NAME].")
 @click.option(
     "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
 )
 @click.option("--accept-config", is_flag=True, help="Continue the run with a configuration that differs from its own.")
 @click.option("--accept-data", is_flag=True, help="Continue the run with other data than it was trained on.")
+@click.option("--accept-code", is_flag=True, help="Continue the run with other code than its last steps were made by.")
 @click.option("--retry", is_flag=True, help="Start a failed run again.")
 @click.option("--from", "origin", metavar="RUN[@ID]", help="Start with the weights of another run's checkpoint.")
 @click.option("--with-optimizer", is_flag=True, help="With --from: take the state of its optimizer too.")
+@click.option("--init", metavar="WEIGHTS", help="Start with the weights in a .safetensors or .pt file.")
 @click.option("--linger", is_flag=True, help="Keep answering `tolaria` after the run is complete.")
 @click.option("-v", "--verbose", is_flag=True, help="On a terminal, show the whole log, with loggers and ids.")
 def run(
     *,
     config: Path | None,
     task: str | None,
-    folder: Path | None,
+    name: str | None,
+    folder: str | None,
     origin: str | None,
     with_optimizer: bool,
+    init: str | None,
     **given: Any,
 ) -> int:
     """Train in the foreground, or continue a run.
@@ -77,12 +87,16 @@ def run(
     from tolariad.daemon import run as run_daemon
 
     progress = Progress()
-    folder = folder or _folder_before_the_command()
+    run_dir = _folder_of(name, folder) or default_folder(config, task)
+    begin_from = _begin_from(origin, with_optimizer)
+    if init is not None and begin_from is not None:
+        raise click.UsageError("--init and --from both give the weights to start with: give only one of them")
     request = RunRequest(
-        run_dir=folder or default_folder(config, task),
+        run_dir=run_dir,
         config=config,
         task=task,
-        begin_from=_begin_from(origin, with_optimizer),
+        begin_from=begin_from,
+        init=_init(init, run_dir) if init is not None else None,
         progress=progress,
         **given,
     )
@@ -116,23 +130,39 @@ def _summarized(last: RunStatus, run_dir: Path, code: int) -> int:
     return code if clean or code not in ORDERLY else EXIT_DAMAGED
 
 
-def _folder_before_the_command() -> Path | None:
-    """Return RUN of `tolaria --dir RUN run`, or None. Raises UsageError for options that name a live run."""
-    given = click.get_current_context().find_root().params
-    if given.get("name") or given.get("socket"):
-        raise click.UsageError("run takes the run's folder: --dir RUN")
-    folder: Path | None = given.get("folder")
-    return folder
+def _folder_of(name: str | None, folder: str | None) -> Path | None:
+    """Return the folder that -r or --dir names, here or before the command; None without them.
+
+    --dir is a folder, -r a run that is known or a folder; a new name is in ./runs. Raises UsageError.
+    """
+    root = click.get_current_context().find_root().params
+    if root.get("socket"):
+        raise click.UsageError("run takes the run's name or folder: --run RUN or --dir RUN")
+    if name is None and folder is None:
+        name, folder = root.get("name"), root.get("folder")
+    if name is not None and folder is not None and name != folder:
+        raise click.UsageError(f"-r {name}, --dir {folder}: each names the run, so give only one of them")
+    given = folder if folder is not None else name
+    if given is None:
+        return None
+    if not given.strip():
+        raise click.UsageError("the run has an empty name: give a name or a folder")
+    if folder is not None or "/" in given:
+        return Path(given)
+    try:
+        return by_name(given).folder or RUNS / given
+    except CommandError:
+        return RUNS / given
 
 
 def default_folder(config: Path | None, task: str | None) -> Path:
     """Return `./runs/NAME`, the name from the configuration's file or the task. Raises CommandError without either."""
     if config is not None:
-        return Path("runs") / config.stem
+        return RUNS / config.stem
     if task is not None:
-        return Path("runs") / (task.rpartition(":")[2] or task)
+        return RUNS / (task.rpartition(":")[2] or task)
     hint = "`tolariad run --task digits` trains a built-in task; `tolariad new-task PATH` creates one of your own"
-    raise CommandError(2, "nothing to run: give a configuration, --task, or the --dir of an existing run", hint=hint)
+    raise CommandError(2, "nothing to run: give a configuration, --task, or an existing run by --run", hint=hint)
 
 
 def _begin_from(origin: str | None, with_optimizer: bool) -> From | None:
@@ -151,6 +181,24 @@ def _begin_from(origin: str | None, with_optimizer: bool) -> From | None:
         hint = "`tolaria list` shows the known runs; give the folder of any other run"
         raise CommandError(2, f"--from: there is no run {run}", hint=hint, name="NoRun")
     return From(folder=folder, id=id_, with_optimizer=with_optimizer)
+
+
+def _init(file: str, run_dir: Path) -> Init:
+    """Copy the weights into a new run's folder, by a process that has torch. Raises CommandError."""
+    from tolariad.cli import trials
+    from tolariad.daemon.request import Init
+
+    named = str(Path(file).absolute())
+    if (run_dir / JOURNAL).is_dir() and folded(run_dir / JOURNAL).progress.step:
+        return Init(file=named)  # the run has its copy, or is refused
+    run_files.make_run_folder(run_dir)
+    trial = TakeWeights(config="", file=named, output=str((run_dir / m.INIT_NAME).absolute()))
+    try:
+        return Init(file=named, hash=trials.ask(trial, TakenWeights).hash)
+    except CommandError:
+        with contextlib.suppress(OSError):
+            run_dir.rmdir()  # unless it holds something: a refused start leaves no run
+        raise
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:

@@ -6,6 +6,7 @@ run is changed.
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 import sys
@@ -17,13 +18,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 import msgspec
 
-from tolariad.cli import runs
+from tolariad.cli import naming, runs
 from tolariad.cli.errors import CommandError
 from tolariad.cli.stored import wanted
 from tolariad.config import load
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_USAGE
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.core.calc.settings.rules import require_task, resolved_json
+from tolariad.core.calc.settings.task_defaults import GIVEN
 from tolariad.forensics.words import safe_lines
 from tolariad.storage import held
 from tolariad.storage.manifest import FILE_NAME
@@ -37,8 +39,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
-# The task of a run that a program started; its model and data exist only there.
-_GIVEN: Final = "given"
 # A live run may remove a checkpoint between the look at its journal and the hold.
 _LOOKS: Final = 3
 
@@ -70,26 +70,34 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.entry.id} of {self.run}, step {self.entry.step}"
 
 
-def takes_subject(function: F) -> F:
-    """Add the argument and the options that say what is tried."""
-    a_path = click.Path(path_type=Path)
+def takes_subject(function: Callable[..., int]) -> Callable[..., int]:
+    """Add the argument and the options that say what is tried. The command gets the run's folder, or None."""
+
+    @functools.wraps(function)
+    def command(*, name: str | None, folder: str | None, **given: Any) -> int:
+        target = runs.named(name, folder)
+        return function(folder=None if target is None else runs.known_folder(target), **given)
+
+    adds: Callable[..., Any] = command
     for add in (
         click.option(
-            "--checkpoint", metavar="ID", help="The run's checkpoint: an id, `best` or `last`. Default: last."
+            "--checkpoint",
+            "--id",
+            "checkpoint",
+            metavar="ID",
+            help="The run's checkpoint: an id, `best` or `last`. Default: last.",
         ),
         click.option(
             "--set", "sets", multiple=True, metavar="KEY=VALUE", help="Override a key of the configuration. Repeatable."
         ),
-        click.option(
-            "--dir", "folder", type=a_path, help="The folder of a run, whose configuration and weights to use."
-        ),
+        naming.by_name_or_folder,
         click.option(
             "--task", help="A built-in task, package.module:Name, ./file.py:Name, lightning:./file.py:Module."
         ),
-        click.argument("config", required=False, type=a_path),
+        click.argument("config", required=False, type=click.Path(path_type=Path)),
     ):
-        function = add(function)
-    return function
+        adds = add(adds)
+    return adds
 
 
 def settings_of(
@@ -103,7 +111,7 @@ def settings_of(
     except ConfigError as error:
         hint = "docs/configuration.md lists all keys"
         if config is not None and config.is_dir():
-            hint = f"to name a run's folder: --dir {config}"
+            hint = f"to name a run's folder: --run {config}"
         raise CommandError(EXIT_CONFIG, str(error), hint=hint, name="Config") from error
     return settings
 
@@ -115,15 +123,12 @@ def subject(
     """Yield what is tried: a checkpoint of --dir, held in the block, or a new model. Raises CommandError."""
     if folder is None:
         if config is None and task is None:
-            raise click.UsageError("give a configuration, --task, or the --dir of a run")
+            raise click.UsageError("give a configuration, --task, or a run by --run")
         if checkpoint is not None:
-            raise click.UsageError("--checkpoint needs the --dir of a run")
+            raise click.UsageError("--checkpoint needs a run: name it by --run")
         yield Subject(settings=settings_of(config, task, sets))
         return
-    if not (folder / runs.JOURNAL).is_dir():
-        hint = "`tolaria list` shows the known runs"
-        raise CommandError(EXIT_USAGE, f"there is no run in {folder}", hint=hint, name="NoRun")
-    settings = _settings_for(_state(folder), config, task, sets)
+    settings = settings_for(folder, config, task, sets)
     with _held(folder, checkpoint) as entry:
         yield Subject(settings=settings, run=folder, entry=entry)
 
@@ -140,12 +145,19 @@ def _state(run: Path) -> RunState:
         raise CommandError(EXIT_DAMAGED, str(error), hint=hint, name=type(error).__name__) from error
 
 
-def _settings_for(state: RunState, config: Path | None, task: str | None, sets: tuple[str, ...]) -> Settings:
-    """Return the settings for a run's checkpoint: its own, unless others are given; its seed, unless one is set."""
+def settings_for(folder: Path, config: Path | None, task: str | None, sets: tuple[str, ...]) -> Settings:
+    """Return the settings for a run's checkpoint: its own, unless others are given; its seed, unless one is set.
+
+    Raises CommandError.
+    """
+    if not (folder / runs.JOURNAL).is_dir():
+        hint = "`tolaria list` shows the known runs"
+        raise CommandError(EXIT_USAGE, f"there is no run in {folder}", hint=hint, name="NoRun")
+    state = _state(folder)
     own: dict[str, Any] = msgspec.json.decode(state.run.config) if state.run.config else {"tolaria": {}}
-    if config is None and task is None and own["tolaria"].get("task") == _GIVEN:
+    if config is None and task is None and own["tolaria"].get("task") == GIVEN:
         what = "a program started this run (Tolaria.train): its model and its data are there only"
-        hint = "give a CONFIG whose task builds the same model, beside --dir"
+        hint = "give a CONFIG whose task builds the same model, beside --run"
         raise CommandError(EXIT_CONFIG, what, hint=hint, name="Config")
     settings = settings_of(config, task, sets, own)
     seed = state.run.rng_seed if settings.rng_seed is None else settings.rng_seed

@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 import msgspec
@@ -22,7 +22,7 @@ import msgspec
 import tolariad
 from journal.filesystem import UNTESTED, file_system_magic
 from journal.format import VERSION as JOURNAL_FORMAT
-from tolariad.cli import output, runs
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.core.calc.text.phrases import counted, size
 from tolariad.core.state.run_state import FOLD_VERSION
@@ -41,7 +41,10 @@ _CONTAINER_MARKS: Final = (Path("/.dockerenv"), Path("/run/.containerenv"))
 
 
 class FileSystem(msgspec.Struct, frozen=True, kw_only=True):
-    """The file system of a folder. `place`: what the folder is for. `refused`: no journal is written on it unasked."""
+    """The file system of a folder.
+
+    `place` says what the folder holds. `refused`: a run refuses to write its journal there unless it is told to.
+    """
 
     place: str
     kind: str
@@ -49,9 +52,10 @@ class FileSystem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Versions(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer of the command. Versions are None where something is not installed; memory is in bytes.
+    """The answer of the command. The version of a package that is not installed is None; memory is in bytes.
 
-    `extras`: for each extra of the package, what it brings. `nvidia_driver`: of the kernel's module.
+    `extras`: for each extra of the package, the packages that it installs. `nvidia_driver`: the version of the kernel's
+    module.
     """
 
     tolariad: str
@@ -77,14 +81,16 @@ class Versions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @click.command()
-@click.argument("run", required=False)
+@naming.argument
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
-def version(run: str | None, as_json: bool) -> int:
+@naming.options
+def version(*, as_json: bool, **place: Any) -> int:
     """Show the versions of all that matters, to be pasted into a report.
 
     With RUN, the file system of that run's journal is shown too.
     """
-    found = found_here(None if run is None else runs.journal_folder(run))
+    target = runs.named(**place)
+    found = found_here(None if target is None else runs.journal_of(target))
     if as_json:
         output.put_json(msgspec.to_builtins(found))
         return Exit.DONE
@@ -96,7 +102,7 @@ def version(run: str | None, as_json: bool) -> int:
 
 
 def found_here(journal: Path | None = None) -> Versions:
-    """Return what is installed here, and the kinds of file systems. `journal`: of a run."""
+    """Return what is installed here, and the kinds of file systems. `journal` is the journal folder of a run."""
     packages, extras = _requirements()
     return Versions(
         tolariad=tolariad.__version__,

@@ -7,6 +7,7 @@ the default of the Struct's field. Every type in the description is made from th
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Callable
 from enum import Enum
@@ -185,5 +186,6 @@ def _declaration(name: str, kind: Any, types: dict[str, str]) -> str:
 
 
 def _comment(kind: type[msgspec.Struct]) -> str:
-    paragraphs = " ".join(inspect.cleandoc(kind.__doc__ or "").split())
-    return "\n".join(f"# {line}" for line in textwrap.wrap(paragraphs, _WIDTH))
+    # A list keeps its items; everything else is one paragraph.
+    items = re.split(r"\n+(?=\* )", inspect.cleandoc(kind.__doc__ or ""))
+    return "\n".join(f"# {line}" for item in items for line in textwrap.wrap(" ".join(item.split()), _WIDTH))

@@ -11,6 +11,7 @@ from typing import Final
 
 from tolariad.control.replies import Outcome, RollbackPlace
 from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.core.messages.vocabulary import Unknown
 from tolariad.core.rules.table.orders import ORDERS
 
@@ -29,7 +30,7 @@ def outcome_of(command: m.Command, order_seq: int, events: Iterable[tuple[int, m
         if seq < order_seq or isinstance(event, Unknown) or _leads_on(event):
             continue
         own = order_seq in (event.root, seq)
-        name = type(event).__name__
+        name = st.event_name(event)
         if (own and isinstance(event, ends.done)) or isinstance(event, ends.done_by_any):
             step, why = getattr(event, "applied_before_step", None), ends.told(event) or None
             place = _place(event) if isinstance(event, m.RolledBack) else None

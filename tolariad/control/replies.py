@@ -48,10 +48,13 @@ class TroubleStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """The strategy: how often it was asked, and without an answer; the newest epoch with an answer, or null.
+    """The strategy of the run, and its answers.
 
-    `waits_for`: the epoch whose question is open. `fallback`: why the newest question has no answer. `open`: it failed
-    so often that it is not asked for a while.
+    * `asked`, `unanswered`: the number of questions, and of those without an answer.
+    * `answered_epoch`: the newest epoch with an answer, or null.
+    * `waits_for`: the epoch whose question is open.
+    * `fallback`: the reason why the newest question has no answer.
+    * `open`: the strategy failed so often that it is not asked for a while.
     """
 
     asked: int
@@ -71,9 +74,10 @@ class SeedStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PruneWindow(Copying, frozen=True, kw_only=True):
-    """The safety window: the trainer judges updates up to `until_step`. `checkpoint`: the one before the masks.
+    """The safety window: the trainer judges updates up to `until_step`. `checkpoint` is the one before the masks.
 
-    `accuracy_before`: of the last validation before them, or `loss_before`, if the task measures no accuracy.
+    `accuracy_before` is the accuracy in the last validation before the masks; `loss_before` is its loss, if the task
+    measures no accuracy.
     """
 
     cycle: int
@@ -87,7 +91,7 @@ class PruneWindow(Copying, frozen=True, kw_only=True):
 class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
     """Pruning in the status of a run; fields as in PruneTable.
 
-    `failures`: failed cycles in a row, `why_failed`: why the last one failed.
+    `failures` is the number of failed cycles in a row, `why_failed` the reason why the last one failed.
     """
 
     phase: str
@@ -107,7 +111,10 @@ class PruneSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CheckpointStatus(Copying, frozen=True, kw_only=True):
-    """The newest usable checkpoint. `given_up`: why a later one was not completed, if one was begun."""
+    """The newest usable checkpoint.
+
+    `given_up` is the reason why a later checkpoint was not completed, if one was begun.
+    """
 
     id: str
     step: int
@@ -178,6 +185,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     `daemon` or `library` (a program that calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this
     process. `detector`: what it does not act on, if findings are only recorded. `dir_inode`: device and inode of `dir`,
     of a live run: a client compares them, because a copy of the folder has the same run's id.
+    `dead`: the run has not ended, but nothing records it: its process was killed on this machine. If the run was
+    recorded on another machine, or before this one was booted, that is not known.
     """
 
     name: str
@@ -233,6 +242,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     pruning: PruneSummary | None = None
     detector: str | None = None
     dir_inode: str | None = None
+    dead: bool = False
 
 
 class RollbackPlace(msgspec.Struct, frozen=True, kw_only=True):

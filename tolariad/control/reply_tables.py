@@ -25,9 +25,12 @@ class Quantiles(msgspec.Struct, frozen=True, kw_only=True):
 class BudgetRow(Copying, frozen=True, kw_only=True):
     """One budget: its limit in this run and its measurements, in `unit`.
 
-    `breaches` of the `count` measurements were over `limit`. Quantiles are absent if nothing was measured. `setting` is
-    the configuration key that overrides the limit. `compares`: what is compared with what, if the name does not say it.
-    Of durations that exclude the wait for a processor: `waited` is that wait, `clock` the same durations with it.
+    * `setting`: the configuration key that overrides the limit.
+    * `compares`: what is compared with what, if the name does not say it.
+    * `breaches`: the number of measurements, of `count`, that were over `limit`.
+    * `p50` and the other quantiles: absent if nothing was measured.
+    * `waited`: for durations that exclude the wait for a processor, that wait.
+    * `clock`: the same durations including the wait.
     """
 
     name: str
@@ -65,9 +68,11 @@ class BudgetTable(msgspec.Struct, frozen=True, kw_only=True):
 class RateGroup(msgspec.Struct, frozen=True, kw_only=True):
     """One parameter group. `now` is the rate of the last update, if there was one, `next` of the one to come.
 
-    `policy`: of a function, its file and name. `curve_steps`: the length of its schedule, if there is one. `waiting`
-    counts the pending orders. The `changed_*` fields describe the newest order or plateau, if there was one. `frozen`:
-    the group is that of a seed that no update moves, whatever the rate.
+    * `policy`: the schedule's name; for a user's function, its file and name.
+    * `curve_steps`: the length of its schedule, if there is one.
+    * `waiting`: the number of pending orders.
+    * `changed_step`, `changed_rate`, ...: the newest order or plateau, if there was one.
+    * `frozen`: the group belongs to a seed that no update moves, whatever the rate.
     """
 
     name: str
@@ -100,11 +105,15 @@ class RateTable(msgspec.Struct, frozen=True, kw_only=True):
 class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
     """One slot and its seed. `stage` is its name in Leyline; in DORMANT the slot is empty, and most fields are absent.
 
-    `alpha`: the seed's share in the slot's output. `number`: which germination of the run it is, from 1. `waiting`: the
-    stage of a pending move. `steps` in this stage, and `epochs` since the germination, that were completed.
-    `born_step`: the first update with the seed. `free_after`: the epoch after which a culled slot can germinate again.
-    The last measurements are those of an epoch's end or of a gate: `gradient_norm`, `learning_rate`, and `dropped`
-    updates since the move. `learning`: `train`, or `frozen` if no update moves the seed.
+    * `alpha`: the seed's share in the slot's output.
+    * `number`: the number of its germination in this run, from 1.
+    * `waiting`: the stage of a pending move.
+    * `steps`, `epochs`: the steps completed in this stage, and the epochs completed since the germination.
+    * `born_step`: the first update with the seed.
+    * `free_after`: the epoch after which a culled slot can germinate again.
+    * `gradient_norm`, `learning_rate`, `dropped`: the measurements at the last end of an epoch or the last gate.
+      `dropped` is the number of updates dropped since the move.
+    * `learning`: `train`, or `frozen` if no update moves the seed.
     """
 
     slot: str
@@ -132,7 +141,7 @@ class SeedRow(msgspec.Struct, frozen=True, kw_only=True):
 class SeedTable(msgspec.Struct, frozen=True, kw_only=True):
     """All slots, in the order of the model's modules. `step` is the last applied one.
 
-    `germinations`: how many were ever ordered. `blueprints`: the names that a germination can give.
+    `germinations` is the number of germinations ever ordered, `blueprints` the names that a germination can give.
     """
 
     step: int
@@ -143,10 +152,13 @@ class SeedTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PruneFound(Copying, frozen=True, kw_only=True):
-    """The newest analysis. `applicable`: `PruneApply` would be accepted; if not, `why` says what stands in the way.
+    """The newest analysis.
 
-    `channels`, `parameters`: how many its units are. `correlation`: rank correlation of the importance with the
-    measured change of the loss. `stability`: with the last ranking. `spread`: of the accuracy in repeated validations.
+    * `channels`, `parameters`: the number of channels and of parameters in the units that it chose.
+    * `correlation`: the rank correlation of the importance with the measured change of the loss.
+    * `stability`: the rank correlation of the importance with that of the last analysis.
+    * `spread`: the spread of the accuracy in repeated validations.
+    * `applicable`: `PruneApply` would be accepted; if not, `why` is the reason.
     """
 
     cycle: int
@@ -179,12 +191,18 @@ class PruneMasks(Copying, frozen=True, kw_only=True):
 
 
 class PruneTable(Copying, frozen=True, kw_only=True):
-    """Pruning as of the last event. `why`: the reason of DISABLED. `active_after`: the last epoch of VALIDATION_ONLY.
+    """Pruning as of the last event.
 
-    `masked` and `removed`: channels, of `total` before any pruning. `masked_parameters` and `removed_parameters`: the
-    parameters that went with them, of `total_parameters` before any pruning; `share`: both of all. Totals are absent
-    until an analysis counted them. `budget`, `cap`: share of the parameters that one cycle, and all together, may prune
-    in this epoch. `analyzing`: the cycle that is open. `failures`: in a row. `rejected`: masks that proved harmful.
+    * `why`: the reason of the phase DISABLED. `active_after`: the last epoch of VALIDATION_ONLY.
+    * `total`, `total_parameters`: channels and parameters before any pruning; absent until an analysis has counted
+      them.
+    * `masked`, `removed`: the masked and the removed channels of these.
+    * `masked_parameters`, `removed_parameters`: the parameters that went with them.
+    * `share`: the share of the parameters that is masked or removed.
+    * `budget`, `cap`: the shares of the parameters that one cycle, and all cycles together, may prune in this epoch.
+    * `analyzing`: the cycle that is open.
+    * `failures`: the number of failed cycles in a row.
+    * `rejected`: the masks that proved harmful.
     """
 
     phase: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tolariad.control.replies import SaidStatus, TroubleStatus
+from tolariad.core import state as st
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.messages.sentences.text import sentence
 
@@ -35,7 +36,7 @@ def said_status(state: RunState) -> tuple[SaidStatus, ...]:
             start=one.start,
             seq=one.seq,
             time=rfc3339(one.event.wall),
-            event=type(one.event).__name__,
+            event=st.event_name(one.event),
             text=sentence(one.event),
         )
         for one in state.said.latest

@@ -41,7 +41,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that are not in the state: process, clocks, shared page, journal writer. If none is live, `pid` is None.
 
-    `write_age_s`: of a write in flight, or 0.
+    `write_age_s` is the age of a write in flight, or 0.
     """
 
     pid: int | None = None

@@ -56,7 +56,8 @@ def at_start(
 
 def _has_failed(state: RunState, request: RunRequest) -> bool:
     """Return whether the run has failed, and this start accepts nothing that answers the failure."""
-    is_answered = state.run.failure is m.FailureKind.DATA and request.accept_data
+    answers = {m.FailureKind.DATA: request.accept_data, m.FailureKind.CODE: request.accept_code}
+    is_answered = state.run.failure is not None and answers.get(state.run.failure, False)
     return state.run.phase is st.Phase.FAILED and not is_answered
 
 
@@ -194,6 +195,7 @@ def _command(
         + (["--retry"] if request.retry else [])
         + (["--accept-config"] if accept else [])
         + (["--accept-data"] if request.accept_data else [])
+        + (["--accept-code"] if request.accept_code else [])
     )
 
 

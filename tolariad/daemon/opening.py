@@ -33,6 +33,7 @@ from journal import (
     Tabulation,
 )
 from tolariad import run_files
+from tolariad.boot import boot_id
 from tolariad.config import require_extras
 from tolariad.core import messages as m
 from tolariad.core import state as st
@@ -50,7 +51,7 @@ from tolariad.failpoints import reached
 from tolariad.kernel import Kernel
 from tolariad.storage import CheckpointUnusable, read_manifest
 from tolariad.supervisor.notify import Notifier
-from tolariad.supervisor.procfs import boot_id, own_limits
+from tolariad.supervisor.procfs import own_limits
 
 _log: Final = logging.getLogger(__name__)
 
@@ -234,11 +235,11 @@ def _agree(
     boot = boot_id()
     facts: list[m.Event] = []
     if is_new:
-        began_from = parent.find(request.begin_from) if request.begin_from else began_from
+        began_from = parent.asked_for(request) or began_from
         facts.append(_run_started(folder, resolved, run_id, began_from))
-    elif request.begin_from:
-        parent.require_same(request.begin_from, state)
-    facts.append(_daemon_started(boot, activated=mode is m.StartMode.ACTIVATED, accept_data=request.accept_data))
+    else:
+        parent.require_same(request, state)
+    facts.append(_daemon_started(boot, request, activated=mode is m.StartMode.ACTIVATED))
     changed = None if is_new else changes.at_start(state, resolved, request, mode)
     if changed is not None:
         facts.append(changed)
@@ -275,7 +276,7 @@ def _run_started(folder: Path, resolved: Resolved, run_id: bytes, began_from: m.
     )
 
 
-def _daemon_started(boot: str, *, activated: bool, accept_data: bool) -> m.DaemonStarted:
+def _daemon_started(boot: str, request: RunRequest, *, activated: bool) -> m.DaemonStarted:
     return m.DaemonStarted(
         pid=os.getpid(),
         boot_id=boot,
@@ -283,7 +284,8 @@ def _daemon_started(boot: str, *, activated: bool, accept_data: bool) -> m.Daemo
         version=tolariad.__version__,
         limits=own_limits(),
         activated=activated,
-        accept_data=accept_data,
+        accept_data=request.accept_data,
+        accept_code=request.accept_code,
     )
 
 

@@ -1,4 +1,4 @@
-"""Find the checkpoint of another run that a new run starts from (`--from RUN[@ID]`).
+"""Find the checkpoint of another run that a new run starts from (`--from RUN[@ID]`), or its file (`--init FILE`).
 
 Promises: the other run is only read, so it may be live. The result names its run id, its checkpoint and the hash that
 the checkpoint's manifest must have; the new run records it.
@@ -16,8 +16,15 @@ from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO, EXIT_USAGE
 from tolariad.core.state.replay import ReplayError
 from tolariad.core.state.run_state import RunState
-from tolariad.daemon.request import From, StartRefused, refusing
+from tolariad.daemon.request import From, RunRequest, StartRefused, refusing
 from tolariad.forensics.moment import state_at
+
+
+def asked_for(request: RunRequest) -> m.Parent | None:
+    """Return where a new run begins, if the request says it. Raises StartRefused."""
+    if request.init is not None:
+        return m.Parent(run_id="", checkpoint="", manifest=request.init.hash, folder="", file=request.init.file)
+    return find(request.begin_from) if request.begin_from is not None else None
 
 
 def find(asked: From) -> m.Parent:
@@ -53,11 +60,18 @@ def _entry(state: RunState, id_: str, folder: Path) -> st.CatalogueEntry:
     raise StartRefused(EXIT_USAGE, f"--from: {folder} has {what}" + (f"; the newest are {newest}" if newest else ""))
 
 
-def require_same(asked: From, state: RunState) -> None:
-    """Accept --from for an existing run only if it repeats that run's own --from. Raises StartRefused."""
-    began = state.run.parent
-    if began is None:
+def require_same(request: RunRequest, state: RunState) -> None:
+    """Accept --from and --init for an existing run only if they repeat that run's own. Raises StartRefused."""
+    began, asked, init = state.run.parent, request.begin_from, request.init
+    if init is not None and (began is None or began.file != init.file):
+        how = f"it began with the weights of {began.words}" if began is not None else "it exists"
+        why = f"--init needs a new run, and {how}; start another one with --dir"
+    elif init is not None or asked is None:
+        return
+    elif began is None:
         why = "--from needs a new run, and this run exists; start another one with --dir"
+    elif began.file:
+        why = f"this run was started with --init {began.file}; start another one with --dir"
     elif (str(asked.folder.absolute()), asked.with_optimizer) != (began.folder, began.with_optimizer) or (
         asked.id not in ("", began.checkpoint)
     ):

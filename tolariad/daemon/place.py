@@ -23,9 +23,9 @@ _CONSEQUENCE: Final = "while the run was live, so training was stopped"
 class RunPlace:
     """The folders of a live run, held open. `lost` may be called by any thread until `close`."""
 
-    def __init__(self, run_dir: Path, journal: Journal) -> None:
-        """Raises OSError if a folder is missing already."""
-        self._journal = journal
+    def __init__(self, run_dir: Path, journal: Journal, go_on: str = "`tolariad run --dir {}`") -> None:
+        """`go_on`: what goes on in another folder, with `{}` for it. Raises OSError if a folder is missing already."""
+        self._journal, self._go_on = journal, go_on
         self._held: list[HeldFolder] = []
         # The run's folder first: if it was moved, its folders were moved with it.
         for path in (run_dir, journal.folder, run_dir / "checkpoints"):
@@ -53,7 +53,7 @@ class RunPlace:
         if place is None:
             return ""
         if held is self._held[0]:
-            return f"; `tolariad run --dir {place}` goes on there"
+            return f"; {self._go_on.format(place)} goes on there"
         return "; move it back before the next start"
 
     def close(self) -> None:

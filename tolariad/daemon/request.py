@@ -23,6 +23,13 @@ class From(msgspec.Struct, frozen=True, kw_only=True):
     with_optimizer: bool = False
 
 
+class Init(msgspec.Struct, frozen=True, kw_only=True):
+    """`--init`: a file of weights, as it was named; the hash of its copy in the run's folder, "" if none was made."""
+
+    file: str
+    hash: str = ""
+
+
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """One start of a run.
 
@@ -40,10 +47,12 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     settings: Settings | None = None
     accept_config: bool = False
     accept_data: bool = False
+    accept_code: bool = False
     retry: bool = False
     linger: bool = False
     verbose: bool = False
     begin_from: From | None = None
+    init: Init | None = None
     progress: Progress | None = None
     trainer_command: tuple[str, ...] | None = None
     timeouts: Timeouts = Timeouts()

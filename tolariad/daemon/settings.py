@@ -100,7 +100,8 @@ def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -
         settings = rules.with_functions(settings, pinned)
     own = _settings_of(former)
     settings = settings if own is None else rules.with_warmup_of(settings, own)
-    notes = [*rules.rate_notes(settings), *seed_notes(settings), *prune_notes(settings)]
+    notes = [f"{key} is set by the environment ({variable})" for key, variable in config.from_environment().items()]
+    notes += [*rules.rate_notes(settings), *seed_notes(settings), *prune_notes(settings)]
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")
@@ -132,7 +133,9 @@ def policy_of(settings: Settings) -> m.Policy:
         checkpoint_every_epochs=settings.checkpoint_interval_epochs,
         checkpoint_interval_s=settings.checkpoint.interval_s,
         checkpoint_gap_s=settings.checkpoint.min_gap_s,
+        checkpoint_every_steps=settings.checkpoint.interval_steps or 0,
         keep_last=settings.checkpoint.keep_last,
+        keep=settings.checkpoint.keep,
         keep_days=settings.checkpoint.keep_days,
         importance_days=settings.checkpoint.importance_days,
         quota=int(settings.checkpoint_storage_quota_gb * 1e9),
@@ -140,6 +143,7 @@ def policy_of(settings: Settings) -> m.Policy:
         stop_epochs=settings.stop.epochs,
         stop_steps=settings.stop.steps,
         stop_hours=settings.stop.hours,
+        stop_tokens=settings.stop.tokens,
         patience=settings.stop.patience,
         metric=metric,
         better=better,

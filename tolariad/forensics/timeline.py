@@ -23,6 +23,13 @@ _PAGE_EVENTS: Final = 4096
 _GROWTH: Final = 8
 
 
+class BriefOrder(msgspec.Struct, frozen=True, gc=False):
+    """The same of a boundary order inside an event."""
+
+    type: str = ""
+    slot: str | None = None
+
+
 class Brief(msgspec.Struct, frozen=True, gc=False):
     """The fields by which events are selected and linked. The other fields are not decoded."""
 
@@ -38,14 +45,23 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
     checkpoint: Any = None
     # Of a seed, a name; of a snapshot, a number.
     slot: str | int | None = None
+    order: BriefOrder | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the event's type, with that of the order inside it: `OrderActed:SetRate`."""
+        return f"{self.type}:{self.order.type}" if self.order is not None else self.type
 
     def is_of(self, kind: str) -> bool:
         """Return whether it is of this type.
 
         `Type:word`: of this type, with that reason or finding, or of that slot. `Type:resumed`: with a checkpoint that
-        it went on from.
+        it went on from. `Type:Order` and `Type:Order:slot`: of an event with a boundary order.
         """
         name, _, word = kind.partition(":")
+        if self.order is not None:
+            of, _, slot = word.partition(":")
+            return self.type == name and of in ("", self.order.type) and slot in ("", self.order.slot)
         fits = word in ("", self.reason, self.finding, self.slot) or (word == "resumed" and bool(self.checkpoint))
         return self.type == name and fits
 
@@ -228,7 +244,7 @@ def matcher(reader: Reader, query: Query) -> Callable[[JournalEntry], bool]:
     tests: list[Callable[[JournalEntry], bool]] = []
     types, pattern = query.types, query.pattern
     if types:
-        tests.append(lambda entry: brief(entry.event).type.startswith(types))
+        tests.append(lambda entry: _is_named(brief(entry.event), types))
     if query.lineage:
         tests.append(_living(first_steps(reader)))
     if pattern is not None:
@@ -236,9 +252,19 @@ def matcher(reader: Reader, query: Query) -> Callable[[JournalEntry], bool]:
     return lambda entry: all(test(entry) for test in tests)
 
 
+def _is_named(told: Brief, types: tuple[str, ...]) -> bool:
+    """Return whether the event's name, or that of the order inside it, begins with one of these."""
+    return told.name.startswith(types) or (told.order is not None and told.order.type.startswith(types))
+
+
 def searched_text(fields: dict[str, Any]) -> str:
-    """Return the text that a pattern is searched in: every field as `name=value`, and the event's sentence."""
-    return " ".join([*(f"{name}={value}" for name, value in fields.items()), in_words(fields)])
+    """Return the text that a pattern is searched in: every field as `name=value`, and the event's sentence.
+
+    The fields of a boundary order inside it are searched as its own.
+    """
+    order = fields.get("order")
+    every = {**fields, **order} if isinstance(order, dict) else fields
+    return " ".join([*(f"{name}={value}" for name, value in every.items()), in_words(fields)])
 
 
 def first_steps(entries: Iterable[JournalEntry]) -> dict[int, int]:

@@ -33,6 +33,8 @@ DEPTH_MAX: Final = 64
 CONSEQUENCES_MAX: Final = 50
 SEARCHED_MAX: Final = 20_000
 
+_MASKED: Final = "OrderActed:MaskUnits|OrderAborted:MaskUnits"
+_COMPACTED: Final = "OrderActed:CompactModel|OrderAborted:CompactModel"
 # Topic: event types in order of preference. The answer is the newest event of the first entry that has any. An entry of
 # several types joined by `|` means the newest event of any of them. `Type:word` means one with that reason or finding,
 # or `resumed` from a checkpoint.
@@ -56,17 +58,19 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "violation": ("LrViolationDetected",),
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
     "memory": ("MemoryPressed", "MemoryRelieved"),
-    "lr": ("RateChanged|PlateauReached", "RateOrderAborted|RateOrdered"),
-    "seed": ("SeedMoved|SeedMoveAborted", "SeedMoveOrdered"),
+    "lr": ("OrderActed:SetRate|PlateauReached", "OrderAborted:SetRate|OrderGiven:SetRate"),
+    "seed": ("OrderActed:MoveSeed|OrderAborted:MoveSeed", "OrderGiven:MoveSeed"),
     "prune": (
-        "MaskSetRejected|MaskSetPassed|MasksApplied|MasksAborted|ModelCompacted|CompactionAborted|PruneBreakerOpened",
+        f"MaskSetRejected|MaskSetPassed|{_MASKED}|{_COMPACTED}|PruneBreakerOpened",
         "PruneAnalyzed|PruneCycleFailed|PruneCycleCancelled|PruneCycleBegun",
     ),
-    "compaction": ("ModelCompacted|CompactionAborted", "CompactionOrdered"),
+    "compaction": (_COMPACTED, "OrderGiven:CompactModel"),
     "strategy": ("StrategyAnswered|StrategyTimedOut", "StrategyAsked"),
-    "hyperparameters": ("HyperparametersChanged", "HyperparametersAborted|HyperparametersOrdered"),
+    "hyperparameters": (
+        "OrderActed:SetHyperparameters",
+        "OrderAborted:SetHyperparameters|OrderGiven:SetHyperparameters",
+    ),
 }
-_RATE_CHANGES: Final = ("RateChanged", "PlateauReached")
 # The sentence for a topic of which the run has no event.
 _NEVER: Final = {
     "pause": "was never paused",
@@ -118,12 +122,14 @@ class Link(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """`causes`: the chain from its root to the direct cause of `event`. Before it, for a judgement of masks: how these
-    masks came to act. `consequences`: what it led to, in order.
+    """The causes and consequences of one event.
 
-    `skipped`: for a step, the batches that were passed over before it. `ended`: for a state such as a pause, the event
-    that ended it, after that event's causes. `searched_all` False: the search stopped early, so there may be more
-    consequences.
+    * `causes`: the chain from its root to the direct cause of `event`. For a judgement of masks, the events by which
+      these masks came to act stand before it.
+    * `consequences`: the events that `event` led to, in order.
+    * `searched_all`: False if the search stopped early, so that there may be more consequences.
+    * `skipped`: for a step, the batches that were passed over before it.
+    * `ended`: for a state such as a pause, the event that ended it, after that event's causes.
     """
 
     topic: str
@@ -155,6 +161,35 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
         skipped=_skipped_before(reader, event),
         ended=_ended(reader, event, until_seq),
     )
+
+
+def happened(reader: Reader, until_seq: int | None = None) -> dict[str, Link]:
+    """Return the words of TOPICS that have an answer in this run, newest first, each with the event it explains."""
+    newest: dict[str, Link] = {}
+    kinds = {kind for types in TOPICS.values() for entry in types for kind in entry.split("|")}
+    of_type: dict[str, list[str]] = {}
+    for kind in kinds:
+        of_type.setdefault(kind.partition(":")[0], []).append(kind)
+    for entry in reader:
+        if until_seq is not None and entry.seq > until_seq:
+            break
+        told = brief(entry.event)
+        fitting = [kind for kind in of_type.get(told.type, ()) if told.is_of(kind)]
+        if fitting:
+            link = Link(entry.seq, decode_fields(entry.event))
+            newest.update(dict.fromkeys(fitting, link))
+    found: dict[str, Link] = {}
+    for topic, types in TOPICS.items():
+        for entry_types in types:
+            if links := [newest[kind] for kind in entry_types.split("|") if kind in newest]:
+                found[topic] = max(links, key=lambda link: link.seq)
+                break
+    return dict(sorted(found.items(), key=lambda item: item[1].seq, reverse=True))
+
+
+def is_topic(word: str) -> bool:
+    """Return whether this is a word that `why` knows, or an event's type. A checkpoint's id depends on the run."""
+    return word in TOPICS or word == "phase" or word.startswith("seed:") or word in EVENT_TYPES
 
 
 def _nothing(topic: str, *, by_then: bool) -> str:
@@ -222,22 +257,33 @@ def _first_step_with(reader: Reader, event: Link, until_seq: int | None) -> tupl
 
     The added field `verified` names group and rate. Empty if the group's rate changed again before that step.
     """
-    step = number_in(event.fields, "applied_before_step")
-    if event.fields.get("type") not in _RATE_CHANGES or step is None:
+    step, verified = number_in(event.fields, "applied_before_step"), _rate_change(event.fields)
+    if verified is None or step is None:
         return ()
     entry = entry_of_step(reader, step)
     if entry is None or (until_seq is not None and entry.seq > until_seq) or _changed_again(reader, event, entry.seq):
         return ()
-    verified = {"group": event.fields.get("group"), "rate": event.fields.get("rate")}
     return (Link(entry.seq, {**decode_fields(entry.event), "verified": verified}),)
 
 
+def _rate_change(fields: dict[str, Any]) -> dict[str, Any] | None:
+    """Return group and rate if the event changed a rate, else None."""
+    order = fields.get("order")
+    if fields.get("type") == "OrderActed" and isinstance(order, dict) and order.get("type") == "SetRate":
+        return {"group": order.get("group"), "rate": order.get("value")}
+    if fields.get("type") == "PlateauReached":
+        return {"group": fields.get("group"), "rate": fields.get("rate")}
+    return None
+
+
 def _changed_again(reader: Reader, event: Link, before_seq: int) -> bool:
+    group = (_rate_change(event.fields) or {}).get("group")
     for entry in reader.seek(seq=event.seq + 1):
         if entry.seq >= before_seq:
             return False
-        changed = decode_fields(entry.event) if brief(entry.event).type in _RATE_CHANGES else None
-        if changed is not None and changed.get("group") == event.fields.get("group"):
+        may_be = brief(entry.event).type in ("OrderActed", "PlateauReached")
+        changed = _rate_change(decode_fields(entry.event)) if may_be else None
+        if changed is not None and changed["group"] == group:
             return True
     return False
 
@@ -259,7 +305,7 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry |
         of = f":{slot}" if slot else ""
         found = (newest_of([f"{kind}{of}" for kind in types.split("|")]) for types in TOPICS[word])
         return next((entry for entry in found if entry is not None), None)
-    if topic in EVENT_TYPES:
+    if word in EVENT_TYPES:
         return newest_of((topic,))
     return first(lambda told: told.id == topic and told.type.startswith("Checkpoint"))
 
@@ -283,10 +329,10 @@ def _judged(reader: Reader, event: Link) -> tuple[Link, ...]:
     if event.fields.get("type") not in _JUDGE:
         return ()
     for entry in backwards(reader, Query(until=JournalPosition(PositionKind.SEQ, event.seq))):
-        if brief(entry.event).type != "MasksApplied":
+        if brief(entry.event).name != "OrderActed:MaskUnits":
             continue
         applied = Link(entry.seq, decode_fields(entry.event))
-        if applied.fields.get("cycle") == event.fields.get("cycle"):
+        if applied.fields["order"].get("cycle") == event.fields.get("cycle"):
             return (*_causes(reader, applied), applied)
     return ()
 

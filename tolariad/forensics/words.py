@@ -17,7 +17,7 @@ from tolariad.core.calc.text.plain import safe, safe_lines
 if TYPE_CHECKING:
     from tolariad.core import messages as m
 
-__all__ = ["block", "by_whom", "in_words", "one_line", "safe", "safe_lines"]
+__all__ = ["block", "by_whom", "in_words", "named", "one_line", "safe", "safe_lines"]
 
 _STAMP: Final = frozenset({"type", "time", "seq", "wall", "mono", "cause", "root", "actor", "skippable"})
 _VALUE_CHARACTERS_MAX: Final = 100
@@ -40,6 +40,13 @@ def _kinds() -> dict[str, type[m.Event]]:
     from tolariad.core.messages.sentences.text import SENTENCES
 
     return {kind.__name__: kind for kind in SENTENCES}
+
+
+def named(fields: Mapping[str, Any]) -> str:
+    """Return the event's type, with that of the boundary order inside it: `OrderActed:SetRate`."""
+    order = fields.get("order")
+    of = f":{order['type']}" if isinstance(order, Mapping) and "type" in order else ""
+    return f"{fields.get('type', '?')}{of}"
 
 
 def one_line(fields: Mapping[str, Any]) -> str:

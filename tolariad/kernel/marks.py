@@ -19,7 +19,7 @@ class StateMarks:
     """Which marks are due after which event. Each is due once in so many events."""
 
     def __init__(self, seq: int) -> None:
-        """`seq`: of the last durable event."""
+        """`seq`: the number of the last durable event."""
         self._hashed = seq // STATE_HASH_EVENTS
         self._captured = seq // CAPTURE_EVENTS
 

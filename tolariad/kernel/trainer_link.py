@@ -66,7 +66,7 @@ class TrainerLink:
     def show_durable(self, state: RunState, *, only_steps: bool, write_ns: int = 0) -> None:
         """Show the trainer what became durable. `only_steps`: the turn held step reports only; the gate stays.
 
-        `write_ns`: how long the write took; 0: there was none.
+        `write_ns` is the duration of the write; 0 if there was none.
         """
         end, reports = self.end, self.reports
         if end is None or reports is None:

@@ -36,7 +36,8 @@ AnswerTo = Callable[[Answer], None]
 class Published(msgspec.Struct, frozen=True):
     """One durable turn. The kernel's thread passes it to a callback, which must hand it over and return quickly.
 
-    `failure`: why nothing can be recorded any more, or None. `write_ns`: how long the write of the frame took.
+    * `failure`: the reason why nothing can be recorded any more, or None.
+    * `write_ns`: the duration of the write of the frame; 0 if there was none.
     """
 
     state: RunState

@@ -26,10 +26,12 @@ class CommandRefused(ValueError):
 
 
 class Meaning(Struct, frozen=True, kw_only=True):
-    """The effect of a type of command: a phrase that follows "the run". `payload`: the member of `payload` that it
-    needs.
+    """The effect of a type of command.
 
-    `may_lack_payload`: it is valid without one, too. `refused`: why this version never obeys it, or "".
+    * `does`: a phrase that follows "the run".
+    * `payload`: the member of `payload` that the command needs.
+    * `may_lack_payload`: the command is valid without one, too.
+    * `refused`: the reason why this version never obeys it, or "".
     """
 
     does: str

@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
+from tolariad.boot import boot_id
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core import messages as m
 from tolariad.core import queries as q
@@ -36,7 +37,6 @@ from tolariad.library.control import ControlThread
 from tolariad.library.saying import Saying
 from tolariad.storage import copy_checkpoint
 from tolariad.supervisor.notify import Notifier
-from tolariad.supervisor.procfs import boot_id
 from tolariad.supervisor.saved_states import SavedStates
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
@@ -62,7 +62,7 @@ class Live:
         self._opened = opened
         self._setup = setup
         self._stepper = stepper
-        self._place = RunPlace(opened.run_dir, opened.journal)
+        self._place = RunPlace(opened.run_dir, opened.journal, "Tolaria(..., run_dir='{}')")
         self._kernel = Kernel(opened.journal, opened.state, clock=now, publish=self._publish, lost=self._place.lost)
         self._effects: queue.SimpleQueue[m.SpawnTrainer | m.ExitDaemon | RunFailed] = queue.SimpleQueue()
         self._saved = SavedStates(opened.run_dir / "checkpoints", self._kernel.submit)
@@ -92,7 +92,7 @@ class Live:
                 setup = build(opened.resolved.text.encode(), earlier_threads(opened), FoundTask(task, ""))
             other = q.other_data(opened.state.progress, setup.environment)
             if other and not request.accept_data:
-                why = f"{q.data_refusal(other)}. To go on with the new data: Tolaria(..., accept_data=True)"
+                why = f"{q.data_refusal(other)}; {q.way_on(m.FailureKind.DATA, in_program=True)}"
                 raise StartRefused(EXIT_CONFIG, why)
             return cls(opened, setup, stepper)
         except BaseException:
@@ -154,10 +154,10 @@ class Live:
                 run = self.state.run
                 if run.phase is st.Phase.FROZEN:
                     # Do not wait for an operator: the program is to learn at once what happened.
-                    raise RunFailed(f"{run.why}; the run is frozen. Call `train` again to resume it nevertheless")
+                    raise RunFailed(f"{run.why}; the run is frozen. {self._setup.task.AGAIN} to resume it nevertheless")
                 continue
             if effect.code not in ORDERLY:
-                raise RunFailed(effect.why)
+                raise RunFailed(f"{effect.why}; {q.way_on(self.state.run.failure, in_program=True)}")
             if not trained:
                 self._take_over_weights()
             return
@@ -265,13 +265,14 @@ class Live:
         if not isinstance(answer, Accepted):
             self._saying.note(f"{name}: no checkpoint is taken: {answer.why}")
 
-    def stop(self) -> bool:
+    def stop(self, reason: str = "Tolaria.stop") -> bool:
         """Order a stop with a checkpoint. Return whether it was accepted."""
-        return isinstance(self._order(m.Stop(reason="Tolaria.stop")), Accepted)
+        return isinstance(self._order(m.Stop(reason=reason)), Accepted)
 
-    def rollback(self, epoch: int) -> bool:
-        """Order a rollback. Return whether it was accepted."""
-        return isinstance(self._order(m.Rollback(epoch=epoch, reason="Tolaria.rollback")), Accepted)
+    def rollback(self, epoch: int) -> str:
+        """Order a rollback. Return why it was refused; "" if it was accepted."""
+        answer = self._order(m.Rollback(epoch=epoch, reason="Tolaria.rollback"))
+        return "" if isinstance(answer, Accepted) else answer.why
 
     def extend(self, epochs: int | None, steps: int | None) -> bool:
         """Order another end. Return whether it was accepted."""

@@ -6,17 +6,20 @@ the program is refused by name.
 
 from __future__ import annotations
 
+import copy
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 
 from tolariad.core.calc.settings.optimization import LearningRate
 from tolariad.core.calc.settings.rules import with_implied_warmup
 from tolariad.trainer.data.generators import is_generator, restore, state_of
+from tolariad.trainer.data.randomness import rng_states, set_rng_states
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.tasks.given import GivenTask
 
@@ -38,14 +41,15 @@ class LoopMisused(RuntimeError):
 class _Items:
     """A dict of the user's own that is kept: its items are its state."""
 
-    def __init__(self, items: dict[Any, Any]) -> None:
-        self._items = items
+    def __init__(self, items: dict[Any, Any], model: nn.Module) -> None:
+        self._items, self._model = items, model
 
     def state_dict(self) -> dict[Any, Any]:
         return {key: _as_data(one) for key, one in self._items.items()}
 
     def load_state_dict(self, state: dict[Any, Any]) -> None:
-        _refill(self._items, state)
+        tensors = (*self._model.parameters(), *self._model.buffers())
+        _refill(self._items, state, {one.untyped_storage().data_ptr() for one in tensors})
 
 
 def _as_data(value: Any) -> Any:
@@ -55,11 +59,12 @@ def _as_data(value: Any) -> Any:
     return state_of(value) if is_generator(value) else value
 
 
-def _refill(old: Any, saved: Any) -> Any:
-    """Return `saved`; if it and `old` are both lists or both dicts, `old` with the content of `saved`.
+def _refill(old: Any, saved: Any, of_model: Collection[int]) -> Any:
+    """Return `saved`; if `old` is of the same kind and can be filled, `old` with the content of `saved`.
 
-    Lists and dicts stay the same objects: a program appends to them by other names than that of the kept dict. So do
-    generators, from which a program draws. Raises SetupRefused if one is of another kind than the saved one.
+    Lists, dicts, tensors and arrays stay the same objects: a program uses them by other names than that of the kept
+    dict. So do generators, from which a program draws. Raises SetupRefused if one is of another kind than the saved
+    one. `of_model`: the storages of the model. A tensor there is replaced: to fill it would change the model.
     """
     if is_generator(old):
         if not (type(saved) is tuple and restore(old, saved)):
@@ -72,15 +77,34 @@ def _refill(old: Any, saved: Any) -> Any:
         old[:] = saved
         return old
     if type(old) is dict and type(saved) is dict:
-        items = {key: _refill(old.get(key), one) for key, one in saved.items()}
+        items = {key: _refill(old.get(key), one, of_model) for key, one in saved.items()}
         old.clear()
         old.update(items)
+        return old
+    if _can_be_filled(old, saved, of_model):
+        with torch.no_grad():
+            old[...] = saved
         return old
     return saved
 
 
+def _can_be_filled(old: Any, saved: Any, of_model: Collection[int]) -> bool:
+    """Return whether a tensor or an array can take the saved one's values: it is of the same shape and dtype."""
+    if type(old) is not type(saved) or not isinstance(old, torch.Tensor | np.ndarray):
+        return False
+    if (old.shape, old.dtype) != (saved.shape, saved.dtype):
+        return False
+    if isinstance(old, torch.Tensor):
+        return old.layout is torch.strided and old.untyped_storage().data_ptr() not in of_model
+    return bool(old.flags.writeable)
+
+
 class LoopTask(GivenTask):
     """The task of a loop of the user's own: its state is that of the kept objects."""
+
+    CALL = "run()"
+    AGAIN = "Start the program again"
+    steps_itself = True
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -97,10 +121,25 @@ class LoopTask(GivenTask):
         if is_generator(kept):
             kept = {"generator": kept}
         if type(kept) is dict:
-            kept = _Items(kept)
+            kept = _Items(kept, self._model)
         if not all(callable(getattr(kept, method, None)) for method in ("state_dict", "load_state_dict")):
             raise LoopMisused(f"keep({name!r}): a {type(kept).__name__} has no state_dict() and load_state_dict(state)")
         self.kept[name] = kept
+
+    def remembered(self) -> Callable[[], None]:
+        """Return a function that puts kept objects and the process-wide generators back to their present state.
+
+        In mid-epoch a loop makes once more what its epoch begins with, such as the draw of a subset. That moves a
+        generator for the second time.
+        """
+        states, kept = rng_states(), {name: copy.deepcopy(one.state_dict()) for name, one in self.kept.items()}
+
+        def put_back() -> None:
+            set_rng_states(states)
+            for name, held in kept.items():
+                self.kept[name].load_state_dict(held)
+
+        return put_back
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of each kept object, and of the program's own task."""
@@ -133,6 +172,8 @@ def for_own_loop(settings: Settings, model: nn.Module, optimizers: Any) -> Setti
 
     Raises SetupRefused if the loop cannot do what the settings say.
     """
+    if not isinstance(model, torch.nn.Module):
+        raise SetupRefused(f"the model that you pass to run() is a {type(model).__name__}; pass a torch.nn.Module")
     if settings.precision == "bf16":
         raise SetupRefused(
             "precision is bf16, but your loop makes the forward pass: remove precision, and put the forward pass into "

@@ -13,13 +13,13 @@ that is durable: its next start continues as after a crash.
 
 from __future__ import annotations
 
-import atexit
 import inspect
 import logging
-import weakref
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from tolariad.library.batches import Batches
+from tolariad.library.leaving import close_at_exit, was_broken_off
 from tolariad.library.loop_task import LoopMisused, LoopTask
 from tolariad.library.own_step import LoopStep
 from tolariad.trainer.step.fetch import EpochBegins
@@ -42,6 +42,8 @@ _LEFT: Final = (
     "loop into `with run:`."
 )
 
+_BROKEN_OFF: Final = "the program left its loop, by break or return"
+
 
 def _codes_of_caller() -> tuple[CodeType, ...]:
     """Return the code that called the function that calls this."""
@@ -54,22 +56,6 @@ def _codes_of_caller() -> tuple[CodeType, ...]:
         del frame
 
 
-def _close_at_exit(loop: Generator[int, None, None]) -> None:
-    """End the loop with the program, if something still holds it then.
-
-    The interpreter would close it later, after it has stopped the kernel's thread, and wait for that for ever.
-    """
-    held = weakref.ref(loop, lambda _: atexit.unregister(close))
-
-    def close() -> None:
-        held_loop = held()
-        # A thread that is in the loop ends with the program, as in a crash.
-        if held_loop is not None and inspect.getgeneratorstate(held_loop) != inspect.GEN_RUNNING:
-            held_loop.close()
-
-    atexit.register(close)
-
-
 class OwnLoop:
     """A run that a loop of the user's own trains. Made by `Tolaria.run`."""
 
@@ -78,10 +64,10 @@ class OwnLoop:
         begin: Callable[[int, Callable[[Trainer], Steps]], Steps],
         task: LoopTask,
         result: Callable[[], TrainingResult],
-        stop: Callable[[], bool],
+        stop: Callable[[str], bool],
     ) -> None:
         self._begin, self._task, self._result, self._stop = begin, task, result, stop
-        self._is_held = False
+        self._is_held = self._is_left = False
         # The generator of `epochs`, held in a `with` block.
         self._loop: Generator[int, None, None] | None = None
         self._steps: Steps | None = None
@@ -92,6 +78,8 @@ class OwnLoop:
         self._due: tuple[Any, ...] | EpochBegins | None = None
         self._is_over = False
         self._is_validated = False
+        # In mid-epoch: undoes what the loop's code for the begin of the epoch does to kept objects and generators.
+        self._put_back: Callable[[], None] | None = None
         self._values: dict[str, Any] = {}
 
     # -- before the loop -----------------------------------------------------------------------------------------------
@@ -121,6 +109,7 @@ class OwnLoop:
         if loop is None:
             return
         if not isinstance(error, Exception):
+            self._is_left = error is None
             loop.close()
             return
         try:
@@ -141,7 +130,7 @@ class OwnLoop:
         self._task.loop_codes = _codes_of_caller()
         loop = self._epochs(epochs)
         self._loop = loop if self._is_held else None
-        _close_at_exit(loop)
+        close_at_exit(loop)
         return loop
 
     def _epochs(self, epochs: int) -> Generator[int, None, None]:
@@ -156,8 +145,12 @@ class OwnLoop:
                 try:
                     yield self._running.epoch
                 except GeneratorExit:
+                    here = inspect.currentframe()
+                    is_left = self._is_left or was_broken_off(here.f_back if here is not None else None)
+                    # A frame with a name for itself is freed by a collection only.
+                    del here
                     # If the run itself has ended with an exception, the program gets that.
-                    if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED:
+                    if inspect.getgeneratorstate(steps) != inspect.GEN_CLOSED and not (is_left and self._stop_here()):
                         _log.warning(_LEFT, self._running.step)
                     raise
                 except Exception as error:  # noqa: BLE001 - of the user's loop, thrown in by __exit__
@@ -167,36 +160,66 @@ class OwnLoop:
             self._steps = self._trainer = self._step = self._due = None
             steps.close()
 
-    def batches(self) -> Iterator[Any]:
+    def batches(self) -> Batches:
         """Yield the batches of the epoch that are left, as the loader gives them. A rollback or a stop ends it early.
 
-        Call `step` once for each, or `update` and then `stepped`. Raises LoopMisused otherwise.
+        Call `step` once for each, or `update` and then `stepped`. Raises LoopMisused otherwise. It has a length, how
+        many are left, if the data has one.
         """
+        trainer = self._trainer
+        whole = trainer.setup.train.batches if trainer is not None else None
+        at = trainer.stepper.position.batch if trainer is not None else 0
+        return Batches(self._batches(), None if whole is None else max(0, whole - at))
+
+    def _batches(self) -> Iterator[Any]:
         step = self._within("batches")
         if isinstance(self._due, EpochBegins):
+            if self._put_back is not None:
+                self._put_back()
             self._advance()
         while isinstance(self._due, tuple) and self._due and not self.interrupted:
             yield from step.batches(self._due)
             if step.thrown is None:
                 self._advance()
 
+    @property
+    def batch(self) -> int:
+        """The index in its epoch of the batch that was taken last, from 0: the same after a resume as before."""
+        return self._within("batch").batch
+
     # -- a step --------------------------------------------------------------------------------------------------------
 
-    def step(self, loss: Tensor, **metrics: float | Tensor) -> bool:
+    def step(
+        self,
+        loss: Tensor | float | None = None,
+        *,
+        closure: Callable[[], Any] | None = None,
+        **metrics: float | Tensor,
+    ) -> bool:
         """Run the backward pass, the gate and the update of a batch, and report the step.
 
-        With `accumulate: N` the update comes with the last of N batches. `loss` has one element. Return False if the
-        update was skipped, or if the loop is sent back. The gradients are dropped. The step is recorded with `metrics`.
+        With `accumulate: N` the update comes with the last of N batches. `loss` has one element. If the loop has run
+        the backward pass itself, those gradients are used, and `loss` is its number. `closure` is for optimizers that
+        evaluate the loss themselves, such as LBFGS: it returns the loss, and may run the backward pass. With `loss` too
+        that backward pass comes first, as optimizers of two passes want it. Return False if the update was skipped, or
+        if the loop is sent back. The gradients are dropped. The step is recorded with `metrics`.
         """
         self._take(metrics, "step")
-        return self._within("step").step(loss, metrics)
+        return self._within("step").step(loss, closure, metrics)
 
-    def update(self, name: str, loss: Tensor, *, retain_graph: bool = False) -> None:
+    def update(
+        self,
+        name: str,
+        loss: Tensor | None = None,
+        *,
+        closure: Callable[[], Any] | None = None,
+        retain_graph: bool = False,
+    ) -> None:
         """Run the backward pass of `loss`, then a step of the optimizer `name`; then call `stepped` once for the batch.
 
-        The first one waits until the step before is durable. All gradients are dropped.
+        The first one waits until the step before is durable. All gradients are dropped. `closure`: as for `step`.
         """
-        self._within("update").update(name, loss, retain_graph=retain_graph)
+        self._within("update").update(name, loss, closure=closure, retain_graph=retain_graph)
 
     def stepped(self, **metrics: float | Tensor) -> bool:
         """Report the step whose updates were made. A `loss` among the metrics is that of the step.
@@ -256,7 +279,7 @@ class OwnLoop:
 
     def stop(self) -> bool:
         """End the run at the next boundary, with a checkpoint: both iterators end there. False: it was refused."""
-        return self._stop()
+        return self._stop("run.stop")
 
     @property
     def result(self) -> TrainingResult:
@@ -271,6 +294,19 @@ class OwnLoop:
             yield None
         self._trainer, self._step = trainer, LoopStep(trainer)
         yield from trainer.flow()
+
+    def _stop_here(self) -> bool:
+        """End the run where the program has left its loop, with a checkpoint. Return False if that is not possible."""
+        step, batches = self._within("epochs"), self._running.setup.train.batches
+        if self._due and batches is not None and self._running.stepper.position.batch >= batches:
+            return False  # The loop's code after the epoch's last batch has not run: a stop there would lose it.
+        if step.thrown is not None or not step.give_up() or not self._stop(_BROKEN_OFF):
+            return False
+        while not self._is_over:
+            if self._due == () and not self._is_validated:
+                step.guarded(self._running.validate)
+            self._advance()
+        return True
 
     def _proceed(self) -> None:
         """Go to the next step or validation that is due, back through every rollback."""
@@ -289,6 +325,8 @@ class OwnLoop:
             self._due = next(self._steps) if thrown is None else self._steps.throw(thrown)
         except StopIteration:
             self._due, self._is_over = None, True
+        in_mid_epoch = isinstance(self._due, EpochBegins) and self._running.stepper.position.batch > 0
+        self._put_back = self._task.remembered() if in_mid_epoch else None
 
     def _take(self, metrics: Mapping[str, Any], name: str) -> None:
         if metrics:

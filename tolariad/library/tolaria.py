@@ -15,6 +15,7 @@ end. Only one run at a time in a process, because random state and switches belo
 from __future__ import annotations
 
 import copy
+import logging
 import os
 import signal
 import threading
@@ -28,24 +29,37 @@ from msgspec.structs import replace
 from torch import nn
 
 from tolariad import config as reading
+from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_TERMINATED
 from tolariad.core.calc.settings.model import Settings, SignalSettings
+from tolariad.core.calc.settings.reading import ConfigError
+from tolariad.core.calc.settings.task_defaults import GIVEN
 from tolariad.core.state.run_state import RunState
-from tolariad.daemon.request import RunRequest
-from tolariad.library.live import Live
+from tolariad.daemon.request import RunRequest, StartRefused
+from tolariad.library.live import Live, RunFailed
 from tolariad.library.loop_task import LoopTask, for_own_loop
 from tolariad.library.own_loop import OwnLoop
 from tolariad.library.result import TrainingResult
 from tolariad.storage import copy_checkpoint
 from tolariad.trainer.data.randomness import preserved_rng
+from tolariad.trainer.errors import SetupRefused, TaskRaised
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process.determinism import lent
 from tolariad.trainer.process.lifecycle import Steps, train_task
+from tolariad.trainer.process.released import released
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.given import GivenTask
-from tolariad.trainer.tasks.task import GIVEN
 
+_log: Final = logging.getLogger(__name__)
+_COMPLETE: Final = (
+    "The run in %s is complete (epoch %d, step %d): nothing to train. The model has its parameters. To train on, give "
+    "more epochs; to train anew, another run_dir."
+)
+_NO_RUN: Final = (
+    "no run is active, and a rollback is for a run that trains: call it from a hook, the loop or another thread. "
+    "`tolaria checkpoints {}` lists what this run has kept"
+)
 _busy: Final = threading.Lock()
 # What a second signal does, as in any Python program.
 _USUAL: Final[dict[int, Any]] = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -69,6 +83,7 @@ class Tolaria:
         run_dir: str | Path | None = None,
         accept_config: bool = False,
         accept_data: bool = False,
+        accept_code: bool = False,
     ) -> None:
         self._source = Path(config) if isinstance(config, str | Path) else None
         # A copy: what the caller changes afterwards is not a part of this run.
@@ -76,7 +91,7 @@ class Tolaria:
         self._settings(epochs=None)
         name = self._source.stem if self._source else "library"
         self.run_dir = Path(run_dir) if run_dir is not None else Path("runs") / name
-        self._accept_config, self._accept_data = accept_config, accept_data
+        self._accept_config, self._accept_data, self._accept_code = accept_config, accept_data, accept_code
         self._live: Live | None = None
         self._loop: OwnLoop | None = None
         self._state = RunState()
@@ -126,7 +141,7 @@ class Tolaria:
             settings = for_own_loop(self._settings(epochs), model, optimizers)
             return self._steps(settings, given, drive, StepperOfUpdates)
 
-        self._loop = OwnLoop(begin, given, self._result, self.stop)
+        self._loop = OwnLoop(begin, given, self._result, self._stop)
         return self._loop
 
     def stop(self) -> bool:
@@ -134,8 +149,11 @@ class Tolaria:
 
         From a hook, a loop of your own, or another thread.
         """
+        return self._stop("Tolaria.stop")
+
+    def _stop(self, reason: str) -> bool:
         live = self._live
-        return live.stop() if live is not None else False
+        return live.stop(reason) if live is not None else False
 
     def _steps(
         self,
@@ -145,6 +163,12 @@ class Tolaria:
         stepper: type[Stepper] | None = None,
     ) -> Steps:
         """Open the run, and yield what `drive` yields until it ends. Raises SystemExit after SIGTERM."""
+        driven = list[Trainer]()
+
+        def driving(trainer: Trainer) -> Steps:
+            driven.append(trainer)
+            yield from drive(trainer)
+
         settings = replace(settings, task=settings.task or GIVEN)
         request = RunRequest(
             run_dir=self.run_dir,
@@ -152,25 +176,37 @@ class Tolaria:
             settings=settings,
             accept_config=self._accept_config,
             accept_data=self._accept_data,
+            accept_code=self._accept_code,
         )
         if not _busy.acquire(blocking=False):
             raise RuntimeError(
                 "another Tolaria.train is running in this process; only one can use the process's random state"
             )
         try:
-            with _signals_given_back(_ending(settings.signals)) as hear, preserved_rng(), lent():
+            with _signals_given_back(_ending(settings.signals)) as hear, preserved_rng(), lent(), released():
                 self._live = live = Live.open(request, given, stepper)
                 try:
-                    yield from live.run(hear, drive)
+                    yield from live.run(hear, driving)
                 finally:
                     self._state, self._live = live.state, None
+                if not driven and self._state.run.phase is st.Phase.COMPLETED:
+                    done = self._state.progress
+                    _log.warning(_COMPLETE, self.run_dir, done.epoch_finished, done.step)
+        except TaskRaised:
+            raise  # its cause shows the line of the user's
+        except (StartRefused, SetupRefused, RunFailed) as refusal:
+            # The sentence says what to do. The frames and errors within the library that led to it would hide it.
+            raise refusal.with_traceback(None) from None
         finally:
             _busy.release()
 
     def _settings(self, epochs: int | None) -> Settings:
         """Return the configuration for a run of `epochs` epochs. Raises ConfigError."""
         if not isinstance(self._config, Settings):
-            return reading.load(self._config, () if epochs is None else (f"epochs={epochs}",))
+            try:
+                return reading.load(self._config, () if epochs is None else (f"epochs={epochs}",))
+            except ConfigError as refusal:
+                raise refusal.with_traceback(None) from None
         return self._config if epochs is None else replace(self._config, epochs=epochs)
 
     def _result(self) -> TrainingResult:
@@ -195,10 +231,14 @@ class Tolaria:
         """Go back to the newest checkpoint at or before the end of `checkpoint_epoch`. Return False if there is none.
 
         From a hook or another thread during `train`: return True when the order is durable. It takes effect at the next
-        boundary. The steps after the checkpoint stay in the journal as an abandoned branch.
+        boundary. The steps after the checkpoint stay in the journal as an abandoned branch. If it is refused, or no run
+        is active, the reason is in the log.
         """
         live = self._live
-        return live.rollback(checkpoint_epoch) if live is not None else False
+        why = live.rollback(checkpoint_epoch) if live is not None else _NO_RUN.format(self.run_dir)
+        if why:
+            _log.warning("No rollback to epoch %d: %s", checkpoint_epoch, why)
+        return not why
 
     def extend(self, *, epochs: int | None = None, steps: int | None = None) -> bool:
         """End with epoch `epochs`, or with step `steps`, later or earlier than configured; False if it was refused.

@@ -27,7 +27,7 @@ from tolariad.storage.manifest import (
     STATE_PIECE,
     Manifest,
 )
-from tolariad.storage.tensor_file import Tensor, header, layout, parse
+from tolariad.storage.tensor_file import Tensor, content, parse
 from tolariad.storage.verify import CheckpointUnusable, map_piece, read_manifest
 
 _Found = TypeVar("_Found")
@@ -47,8 +47,8 @@ class NoAverage(Exception):
 class Exported(msgspec.Struct, frozen=True, kw_only=True):
     """The result: number of tensors, size of the file in bytes, the checkpoint's manifest.
 
-    `seeds`: the slots whose seeds are a part of the model. `compactions`: how often channels were removed from it. The
-    file's metadata says how to build such a model.
+    `seeds` names the slots whose seeds are a part of the model. `compactions` is the number of times that channels were
+    removed from it. The file's metadata says how to build such a model.
     """
 
     tensors: int
@@ -158,13 +158,10 @@ def _labels(manifest: Manifest, weights: Weights, grown: tuple[Fossil, ...], cut
 
 def _write(target: Path, tensors: dict[str, Tensor], labels: dict[str, str]) -> int:
     """Write to a temporary file, sync it, rename it. Return its size."""
-    entries = layout([tensor.entry for tensor in tensors.values()])
     aside = target.with_name(f".{target.name}.partial")
     try:
         with aside.open("wb") as file:
-            file.write(header(entries, labels))
-            for entry in entries:
-                file.write(tensors[entry.name].data)
+            file.writelines(content(tensors.values(), labels))
             file.flush()
             os.fsync(file.fileno())
             size = file.tell()

@@ -18,9 +18,9 @@ from tolariad.core.calc.seeds.stages import Stage
 
 
 class Fossil(msgspec.Struct, frozen=True):
-    """A seed that is a permanent part of the model. `prefix`: what the names of its tensors begin with.
+    """A seed that is a permanent part of the model. The names of its tensors begin with `prefix`.
 
-    `blueprint`, `parameters`, `example` and `dtype`: its module was built from these.
+    Its module was built from `blueprint`, `parameters`, `example` and `dtype`.
     """
 
     slot: str
@@ -65,7 +65,7 @@ _PAIRS: Final = ("d", "o")
 
 
 def _plain(node: Any) -> Any:
-    """Return a tagged tree without its tags. Of a tensor or an array, which nobody asks for, only the body is left."""
+    """Return a tagged tree without its tags. A tensor or an array, which no caller needs, becomes its raw bytes."""
     if isinstance(node, list):
         return [_plain(item) for item in node]
     if not isinstance(node, dict):

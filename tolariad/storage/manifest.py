@@ -48,7 +48,12 @@ _ROOT: Final = b"\x02"
 
 
 class Chunk(msgspec.Struct, frozen=True, kw_only=True):
-    """One file. `offset`: its position in the concatenation of all files; `len`: bytes; `blake3`: in hexadecimal."""
+    """One file.
+
+    * `offset`: its position in the concatenation of all files, in bytes.
+    * `len`: its length in bytes.
+    * `blake3`: its BLAKE3 hash, in hexadecimal.
+    """
 
     name: str
     offset: int
@@ -59,15 +64,20 @@ class Chunk(msgspec.Struct, frozen=True, kw_only=True):
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Leyline's CheckpointMetadata; its `schema` is called `format`. docs/checkpoints.md explains each field.
 
-    `epoch` and `batch` say what comes next: batch `batch` + 1 of `epoch`. `created` is `created_ns` for people.
-    `health` is the run's HealthStatus when the checkpoint was ordered, `pruning_phase` Leyline's number.
-    `promoted_good` is false: promotion needs healthy steps after the checkpoint, and the manifest never changes after
-    it is written. `promoted_checkpoint_id` is the newest checkpoint that was promoted when this one was ordered, or
-    empty. `sizes` adds up bytes by group. `aliases` maps the further names of a tied tensor to the one under which it
-    is stored. `cut` holds, by group, the shapes of tensors that lie in several files. `transient` are buffers that the
-    model's state_dict leaves out. `compactions`: how often masked channels were removed from the model. `acted` holds
-    the causes of the newest boundary orders that the state contains, as keys. A number of the journal is not a part of
-    the state.
+    * `epoch`, `batch`: what comes next: batch `batch` + 1 of `epoch`.
+    * `acted`: the causes of the newest boundary orders that the state contains, as keys. They are numbers of the
+      journal, and so no part of the state.
+    * `created`: `created_ns` for people.
+    * `health`: the run's HealthStatus when the checkpoint was ordered.
+    * `pruning_phase`: Leyline's number.
+    * `promoted_good`: always false. Promotion needs healthy steps after the checkpoint, and the manifest never changes
+      after it is written.
+    * `promoted_checkpoint_id`: the newest checkpoint that was promoted when this one was ordered, or empty.
+    * `sizes`: the bytes of each group.
+    * `aliases`: for each further name of a tied tensor the name under which it is stored.
+    * `cut`: the shapes of tensors that lie in several files, by group.
+    * `transient`: buffers that the model's state_dict leaves out.
+    * `compactions`: the number of times that masked channels were removed from the model.
     """
 
     format: str = FORMAT

@@ -40,7 +40,7 @@ def _write_out(descriptor: int, offset: int, size: int, how: int) -> None:
 class Pace:
     """Limits writing to `bytes_s` bytes a second; None: no limit. `tick` is called before each piece and may raise.
 
-    `waited_s`: how long the caller has waited because of the limit.
+    `waited_s` is the total time for which the caller has waited because of the limit.
     """
 
     def __init__(self, bytes_s: float | None = None, tick: Tick = lambda: None) -> None:

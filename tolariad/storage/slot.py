@@ -34,7 +34,10 @@ class TensorRow(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Table(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a slot. `parent`: the checkpoint that this state descends from; `acted`: as in the manifest."""
+    """The content of a slot.
+
+    `parent` is the checkpoint that this state descends from; `acted` has the same meaning as in the manifest.
+    """
 
     step: int
     epoch: int

@@ -7,7 +7,7 @@ its type, because wider types come first and the header ends at a multiple of 8 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -89,6 +89,14 @@ class Tensor(NamedTuple):
 
     entry: TensorEntry
     data: memoryview
+
+
+def content(tensors: Iterable[Tensor], labels: Mapping[str, str]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of a file with these tensors, in any order: its header, then the data of each."""
+    ordered = {tensor.entry.name: tensor for tensor in tensors}
+    entries = layout([tensor.entry for tensor in ordered.values()])
+    yield header(entries, labels)
+    yield from (ordered[entry.name].data for entry in entries)
 
 
 class _HeaderEntry(msgspec.Struct, frozen=True):

@@ -62,11 +62,14 @@ class PolicyLimits(Struct, frozen=True, kw_only=True):
 
 
 class SlotMemory(Struct, frozen=True, kw_only=True):
-    """The policy's memory of one slot. `since`: the epoch in which its stage was first seen.
+    """The policy's memory of one slot.
 
-    `before`: the best loss before its seed, None without one. `worse`: regressions in a row. `tried`: how many
-    germinations were ordered here. `refused`: how many of them in a row came to nothing. `is_asked`: the last packet
-    led to a germination here.
+    * `since`: the epoch in which its stage was first seen.
+    * `before`: the best loss before its seed; None without one.
+    * `worse`: the number of regressions in a row.
+    * `tried`: the number of germinations that were ordered here.
+    * `refused`: how many germinations in a row came to nothing.
+    * `is_asked`: the last packet led to a germination here.
     """
 
     stage: int
@@ -81,8 +84,9 @@ class SlotMemory(Struct, frozen=True, kw_only=True):
 class PolicyState(Struct, frozen=True, kw_only=True):
     """The policy's memory: at most 100 slots and 8 norms. Epochs are 0 if there was none.
 
-    `first`: the first finite loss. `best`, `best_epoch`: the lowest loss, counted if it was a gain. `grown_in`: the
-    depth and key of the slot of the last germination; the next one is in the slot after it.
+    * `first`: the first finite loss.
+    * `best`, `best_epoch`: the lowest loss and its epoch; only a loss that was a gain counts.
+    * `grown_in`: the depth and key of the slot of the last germination. The next one is in the slot after it.
     """
 
     first: float | None = None

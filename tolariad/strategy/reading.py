@@ -38,8 +38,8 @@ class SeenSeed(Struct, frozen=True, kw_only=True):
 class Seen(Struct, frozen=True, kw_only=True):
     """The state of a run. A number that the packet lacks is None.
 
-    `loss`: of the validation or, without one, of the training; NaN if it is not finite. `own_rollbacks`: how many
-    rollbacks commands of the strategy began.
+    * `loss`: the loss of the validation or, without one, of the training; NaN if it is not finite.
+    * `own_rollbacks`: the number of rollbacks that commands of the strategy began.
     """
 
     run: str

@@ -30,7 +30,10 @@ _LOSSES: Final = (2.0, 1.2, 0.8, *(0.7,) * 8, 3.5, 3.5, 3.5, math.nan)
 
 
 class Rehearsal(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a rehearsal. `commands`: how many changed something. `slowest_ms`: of one answer."""
+    """The result of a rehearsal.
+
+    `commands` is the number of commands that changed something, `slowest_ms` the time of the slowest answer.
+    """
 
     packets: int
     commands: int

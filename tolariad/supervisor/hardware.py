@@ -25,9 +25,11 @@ _PROCESSOR_SENSORS: Final = ("coretemp", "k10temp", "zenpower", "cpu_thermal")
 class HardwareProbe:
     """Reads one device. Used from one thread: the load is that since this thread's last `read`.
 
-    `device`: as torch names it, `cpu`, `cuda` or `cuda:N`. `environ`: the trainer's environment, whose
-    CUDA_VISIBLE_DEVICES numbers the devices. If devices of a machine differ, set CUDA_DEVICE_ORDER=PCI_BUS_ID there:
-    NVML counts in this order. NVML needs the extra `gpu`.
+    * `device`: torch's name of the device, `cpu`, `cuda` or `cuda:N`.
+    * `environ`: the trainer's environment. Its CUDA_VISIBLE_DEVICES numbers the devices. If a machine's devices differ,
+      set CUDA_DEVICE_ORDER=PCI_BUS_ID there: NVML counts in this order.
+
+    NVML needs the extra `gpu`.
     """
 
     def __init__(self, device: str, *, environ: Mapping[str, str] = os.environ) -> None:

@@ -20,13 +20,15 @@ from typing import Final, Protocol
 import msgspec
 
 from tolariad import loop_files, run_files
+from tolariad.boot import boot_id
 from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
 from tolariad.core import messages as m
+from tolariad.core.calc.text.tracebacks import mark_of
 from tolariad.signals import STACKS
 from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
 from tolariad.supervisor.output import OutputCapture, Sink
 from tolariad.supervisor.process import ChildProcess, Evidence, child_environment, death_reason
-from tolariad.supervisor.procfs import boot_id, catches, oom_kill_count, wait_channel
+from tolariad.supervisor.procfs import catches, oom_kill_count, wait_channel
 
 _log: Final = logging.getLogger(__name__)
 
@@ -67,11 +69,14 @@ class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     ring: int | None = None
 
-    def command_line(self, incarnation: int, channel: int, page: int) -> tuple[str, ...]:
-        """Return the complete command line."""
-        added = {"--incarnation": incarnation, "--channel-fd": channel, "--page-fd": page, "--parent-pid": os.getpid()}
+    def command_line(self, incarnation: int, channel: int, page: int, printed: str = "") -> tuple[str, ...]:
+        """Return the complete command line. `printed`: the mark of the traceback that an earlier trainer printed."""
+        added: dict[str, int | str] = {"--incarnation": incarnation, "--channel-fd": channel, "--page-fd": page}
+        added["--parent-pid"] = os.getpid()
         if self.ring is not None:
             added["--ring-fd"] = self.ring
+        if printed:
+            added["--printed"] = printed
         return (*self.command, *(str(word) for pair in added.items() for word in pair))
 
 
@@ -92,6 +97,8 @@ class RunningTrainer:
         # When it was first told to end; 0 while it may live.
         self._ended_ns = 0
         self._hung = False
+        # The mark of the traceback that this one or an earlier one printed: the next one does not print it again.
+        self.printed = ""
 
     @property
     def heartbeat(self) -> Heartbeat | None:
@@ -180,9 +187,10 @@ class RunningTrainer:
 class Incarnation(RunningTrainer):
     """A running trainer process."""
 
-    def __init__(self, number: int, setup: TrainerSetup, recorder: Recorder) -> None:
+    def __init__(self, number: int, setup: TrainerSetup, recorder: Recorder, printed: str = "") -> None:
         """Start the process. Raises OSError if that fails, and releases everything it had opened."""
         super().__init__(number, setup.timeouts, recorder)
+        self.printed = printed
         self._run_dir = setup.run_dir
         self._oom_before = oom_kill_count()
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
@@ -195,7 +203,7 @@ class Incarnation(RunningTrainer):
             reader, writer = os.pipe()
             undo.callback(os.close, reader)
             handed_over.callback(os.close, writer)
-            command = setup.command_line(number, theirs.fileno(), end.page.descriptor)
+            command = setup.command_line(number, theirs.fileno(), end.page.descriptor, printed)
             passed = (theirs.fileno(), end.page.descriptor, *(() if setup.ring is None else (setup.ring,)))
             self._child = ChildProcess.spawn(command, child_environment(setup.environment), writer, passed)
             undo.pop_all()
@@ -235,6 +243,7 @@ class Incarnation(RunningTrainer):
         if exit_ is None:
             raise ChildProcessError(f"the pidfd of process {self.pid} is readable, but the process still runs")
         output = self._output.finish()
+        self.printed = mark_of(output) or self.printed
         self._page.close()
         oom_now = oom_kill_count()
         oom_kills = None if oom_now is None or self._oom_before is None else oom_now - self._oom_before

@@ -14,7 +14,8 @@ from typing import Final
 import msgspec
 
 from tolariad import run_files
-from tolariad.supervisor.procfs import boot_id, is_running
+from tolariad.boot import boot_id
+from tolariad.supervisor.procfs import is_running
 
 LOCK_NAME: Final = "trainer.lock"
 _LOCK_BYTES_MAX: Final = 64  # a process number

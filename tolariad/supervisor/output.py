@@ -23,7 +23,7 @@ class OutputCapture:
     """Reads one pipe on the event loop until `finish` is called."""
 
     def __init__(self, descriptor: int, sinks: tuple[Sink, ...], *, pause_s: float = 0.0) -> None:
-        """`pause_s`: wait so long after each read, so that a flood takes no more than a share of the loop's time."""
+        """`pause_s`: the pause after each read, in seconds, so that a flood takes only a share of the loop's time."""
         os.set_blocking(descriptor, False)
         self._descriptor = descriptor
         self._sinks = sinks

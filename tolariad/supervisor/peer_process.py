@@ -35,7 +35,9 @@ _THREAD: Final = "(most recent call first):"
 class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Every wait and bound, in one place so that tests can shorten them.
 
-    `stacks_s`: between the request for stacks and SIGKILL. `log_bytes`: output that the log takes in `log_window_s`.
+    * `stacks_s`: the time between the request for stacks and SIGKILL.
+    * `kill_s`: the time after which a killed process that has not ended is logged, again and again.
+    * `log_bytes`: the output that the log takes in `log_window_s`.
     """
 
     stacks_s: float = 0.2
@@ -49,7 +51,10 @@ class PeerFailed(Exception):
 
 
 class PeerProcess:
-    """Belongs to the event loop that it is created in. `name`: of what it is, for messages and the log."""
+    """A process of ours. It belongs to the event loop in which it is created.
+
+    `name` says what the process is, in messages and in the log.
+    """
 
     def __init__(
         self,
@@ -159,7 +164,7 @@ class PeerProcess:
         self.kill()
         while not await self.gone_within(self._peer_limits.kill_s):
             _log.error("The process %d of the %s (%s) does not end. No other one is started.", *self._stuck())
-        # An open request must see the end of the connection first: of a closed socket nobody would tell it.
+        # An open request must see the end of the connection first: after the socket is closed, it would wait for ever.
         await asyncio.sleep(0)
         self._socket.close()
         output = self._output.finish()

@@ -1,6 +1,6 @@
 """One child process: started in a group of its own, watched through a pidfd, killed with its group. And what ended it.
 
-Promises: a signal reaches the started process or nobody. The pidfd names that process, and its group id cannot be
+Promises: a signal reaches the started process, or no process. The pidfd names that process, and its group id cannot be
 reused before it is reaped. Nothing here waits.
 """
 
@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from tolariad.core import messages as m
+from tolariad.core.calc.text.tracebacks import last_traceback
 from tolariad.signals import kept_from_new_processes
 from tolariad.supervisor.procfs import process_stat
 
@@ -28,7 +29,6 @@ _NOT_FOR_CHILDREN: Final = frozenset(
 
 
 _MEMORY_ERROR: Final = re.compile(r"^(?:\w+\.)*(?:MemoryError|OutOfMemoryError)\b", re.MULTILINE)
-_TRACEBACK: Final = "Traceback (most recent call last):"
 # From this size on the C library copies with non-temporal stores, which need two memory transfers instead of three. Its
 # default, three quarters of all caches, is larger than any single tensor on a large machine.
 _TUNABLE: Final = "glibc.cpu.x86_non_temporal_threshold"
@@ -53,7 +53,10 @@ class Exit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
-    """Evidence beside the exit. `oom_kills`: out-of-memory kills while the trainer lived; None if unknown."""
+    """Evidence beside the exit.
+
+    `oom_kills` is the number of out-of-memory kills while the trainer lived; None if it is unknown.
+    """
 
     hung: bool = False
     killed_by_us: bool = False
@@ -70,10 +73,10 @@ def death_reason(exit_: Exit, evidence: Evidence) -> m.DeathReason:
     if exit_.signal_number is not None:
         by_memory = exit_.signal_number == signal.SIGKILL and bool(evidence.oom_kills)
         return m.DeathReason.MEMORY if by_memory else m.DeathReason.SIGNAL
-    last_traceback = evidence.output.rpartition(_TRACEBACK)[2] if _TRACEBACK in evidence.output else ""
-    if exit_.code == 0 or not last_traceback:
+    printed = last_traceback(evidence.output)
+    if exit_.code == 0 or not printed:
         return m.DeathReason.EXIT
-    return m.DeathReason.MEMORY if _MEMORY_ERROR.search(last_traceback) else m.DeathReason.EXCEPTION
+    return m.DeathReason.MEMORY if _MEMORY_ERROR.search(printed) else m.DeathReason.EXCEPTION
 
 
 def child_environment(environ: Mapping[str, str]) -> dict[str, str]:

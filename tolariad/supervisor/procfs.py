@@ -27,11 +27,6 @@ class ProcessStat(msgspec.Struct, frozen=True):
     start_ticks: int
 
 
-def boot_id() -> str:
-    """Return the random id of this boot, in hexadecimal."""
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip().replace("-", "")
-
-
 def process_stat(pid: int) -> ProcessStat | None:
     """Return state letter and start time of `pid`, or None if there is no such process."""
     try:

@@ -16,16 +16,20 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from tolariad.core import messages as m
+from tolariad.storage.latest import LATEST, name_newest
 from tolariad.storage.remove import InUse, remove, sweep
 from tolariad.supervisor.ring import MemoryRing
 
 _log: Final = logging.getLogger(__name__)
 
-_Removal: TypeAlias = m.DeleteCheckpoint | m.SweepCheckpoints | m.RemoveImportance
+_Work: TypeAlias = m.DeleteCheckpoint | m.SweepCheckpoints | m.RemoveImportance | m.NameNewest
 
 
 class SavedStates:
-    """Removes checkpoints under `root`, and keeps the arena of snapshots, whose descriptor `arena` trainers inherit."""
+    """Removes checkpoints under `root`, and links to the newest.
+
+    It also keeps the arena of snapshots, whose descriptor `arena` trainers inherit.
+    """
 
     def __init__(
         self, root: Path, submit: Callable[[m.CheckpointRemoved | m.RingPrepared | m.SnapshotDiffers], None]
@@ -34,7 +38,7 @@ class SavedStates:
         self._submit = submit
         self._ring = MemoryRing(submit)
         self.arena = self._ring.descriptor
-        self._removals: queue.SimpleQueue[_Removal | None] = queue.SimpleQueue()
+        self._removals: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="checkpoint-removal", daemon=True)
         self._thread.start()
 
@@ -45,7 +49,7 @@ class SavedStates:
                 self._ring.prepare(effect)
             case m.VerifySnapshot():
                 self._ring.verify(effect)
-            case m.DeleteCheckpoint() | m.SweepCheckpoints() | m.RemoveImportance():
+            case m.DeleteCheckpoint() | m.SweepCheckpoints() | m.RemoveImportance() | m.NameNewest():
                 self._removals.put(effect)
 
     def close(self) -> None:
@@ -61,6 +65,8 @@ class SavedStates:
                     self._sweep(order)
                 case m.RemoveImportance():
                     self._remove_files(order)
+                case m.NameNewest():
+                    self._name(order)
                 case m.DeleteCheckpoint():
                     self._submit(self._removed(order))
 
@@ -80,6 +86,13 @@ class SavedStates:
                 (self._root.parent / name).unlink(missing_ok=True)
             except OSError as error:
                 _log.warning("%s could not be removed: %s", name, os.strerror(error.errno) if error.errno else error)
+
+    def _name(self, order: m.NameNewest) -> None:
+        """Let the link lead to it. A program that looks for the link finds none on a file system without links."""
+        try:
+            name_newest(self._root, order.id)
+        except OSError as error:
+            _log.info("%s/%s does not lead to %s: %s", self._root, LATEST, order.id, error.strerror or error)
 
     def _removed(self, order: m.DeleteCheckpoint) -> m.CheckpointRemoved:
         try:

@@ -48,9 +48,12 @@ def packet_of(
 def training_metrics(state: RunState, epoch: int) -> dict[str, float]:
     """Return the scalars by name. A number that the run does not have is left out.
 
-    `validated`: 1 if the validation is of this epoch. `epochs`: those that are planned. `gradient_norm` and
-    `learning_rate`: of the newest step. `skipped_steps`, `epoch_steps`, `findings` (that called for more than a
-    record): of this epoch. `rollbacks`: those that the strategy ordered, on all branches.
+    * `validated`: 1 if there was a validation after this epoch, else 0.
+    * `epochs`: the number of planned epochs.
+    * `gradient_norm`, `learning_rate`: those of the newest step.
+    * `skipped_steps`, `epoch_steps`: the skipped and all steps of this epoch.
+    * `findings`: the findings of this epoch that called for more than a record.
+    * `rollbacks`: the rollbacks that the strategy has ordered, on all branches.
     """
     progress, told = state.progress, state.strategy
     is_validated = progress.epoch_validated == epoch

@@ -31,11 +31,15 @@ T = TypeVar("T")
 
 
 class StrategyAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """The answer to one packet. `state`: what the strategy remembers after it (`tolariad.strategy.state`).
+    """The answer to one packet.
 
-    `fallback`: why there is no answer, as a sentence; "" if there is one. `is_late`: because it did not come in time.
-    `misread`: how many messages could not be read, such as commands of another version. `seconds`: from the question to
-    the answer; for `waited` of them it waited for a processor.
+    * `commands`: the commands of the strategy; empty if there is no answer.
+    * `state`: what the strategy remembers after this packet, encoded by `tolariad.strategy.state`.
+    * `seconds`: the time from the question to the answer.
+    * `waited`: the part of `seconds` in which the strategy waited for a processor.
+    * `fallback`: the reason why there is no answer, as a sentence; "" if there is one.
+    * `is_late`: True if there is no answer because it did not come in time.
+    * `misread`: the number of messages that could not be read, such as commands of another version.
     """
 
     commands: tuple[AdaptationCommand, ...] = ()
@@ -48,7 +52,7 @@ class StrategyAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StrategyVote(msgspec.Struct, frozen=True):
-    """A strategy's vote on a rollback. `why`: a sentence, unless it agreed."""
+    """A strategy's vote on a rollback. `why` is its reason, as a sentence; "" if it agreed."""
 
     vote: m.Vote
     why: str = ""

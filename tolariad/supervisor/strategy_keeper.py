@@ -34,7 +34,10 @@ _END_S: Final = 0.5
 
 
 class StrategyKeeper:
-    """Belongs to the event loop of the main thread. `problem`: why no process is ready, as a clause."""
+    """Keeps a strategy's process ready. It belongs to the event loop of the main thread.
+
+    `problem` is the reason why no process is ready, as a clause.
+    """
 
     def __init__(self, setup: StrategySetup) -> None:
         self._setup, self._limits = setup, setup.limits

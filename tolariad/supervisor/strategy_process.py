@@ -21,8 +21,10 @@ from tolariad.supervisor.peer_process import PeerFailed, PeerLimits, PeerProcess
 class StrategyLimits(PeerLimits, frozen=True, kw_only=True):
     """Every wait and bound, in one place so that tests can shorten them.
 
-    `answer_s`: the time for an answer, `integration.tamiyo_timeout_s`. `start_s`: until the process must be ready; the
-    user's file may import torch. `backoff_s` doubles with each start that led to no answer, up to `backoff_max_s`.
+    * `answer_s`: the time within which an answer must come, `integration.tamiyo_timeout_s`.
+    * `start_s`: the time within which the process must be ready. The user's file may import torch.
+    * `backoff_s`: the wait before another start. It doubles with each start that led to no answer.
+    * `backoff_max_s`: the longest wait before another start.
     """
 
     answer_s: float = 2.0

@@ -48,6 +48,7 @@ class Supervisor:
         self._starting: asyncio.Task[None] | None = None
         self._life: asyncio.Task[None] | None = None
         self._closing = False
+        self._printed = ""
 
     @property
     def living(self) -> RunningTrainer | None:
@@ -106,10 +107,11 @@ class Supervisor:
     def _begin(self, number: int) -> RunningTrainer:
         if self._trainer_code is not None:
             return ThreadIncarnation(number, self._trainer_code, self._setup.timeouts, self._recorder)
-        return Incarnation(number, self._setup, self._recorder)
+        return Incarnation(number, self._setup, self._recorder, self._printed)
 
     async def _watch(self, living: RunningTrainer) -> None:
         await living.run()
+        self._printed = living.printed
         self._living = None
 
     async def _no_other_trainer(self, incarnation: int) -> bool:

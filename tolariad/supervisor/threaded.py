@@ -18,10 +18,10 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from tolariad.boot import boot_id
 from tolariad.channel import Page, TrainerEnd, channel_pair
 from tolariad.core import messages as m
 from tolariad.supervisor.incarnation import Recorder, RunningTrainer, Timeouts
-from tolariad.supervisor.procfs import boot_id
 
 _log: Final = logging.getLogger(__name__)
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad import lifelines, run_files, signals
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
+from tolariad.core.calc.text.tracebacks import shortened
 from tolariad.trainer.process.lifelines import dump_stacks_on_request, lock_run
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--page-fd", type=int)
     parser.add_argument("--ring-fd", type=int, help="descriptor of the memory for snapshots")
     parser.add_argument("--parent-pid", type=int)
+    parser.add_argument("--printed", default="", help="mark of the traceback that an earlier trainer printed")
     parser.add_argument(
         "--torch-threads", type=int, help="threads of an earlier start of this run; the configuration takes precedence"
     )
@@ -133,7 +135,8 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
         return built(end, arguments.run, arguments.run_id, config=config, threads=threads, ring=arguments.ring_fd)
 
     ending = see_through(build, end)
-    print(ending.traceback, file=sys.stderr, end="")  # noqa: T201 - the daemon logs the output
+    text = shortened(ending.traceback, arguments.printed)
+    print(text, file=sys.stderr, end="")  # noqa: T201 - the daemon logs the output
     return {End.TOLD: 0, End.REFUSED: EXIT_CONFIG, End.RAISED: EXIT_EXCEPTION}[ending.end]
 
 

@@ -17,6 +17,7 @@ from torch.nn.parameter import is_lazy
 from tolariad.core.calc.settings.rules import exact_json, read_resolved, require_task
 from tolariad.trainer.architecture import Ledger, as_built
 from tolariad.trainer.checkpoints.capture import check_capturable, check_participants
+from tolariad.trainer.checkpoints.optimizer_trial import lost
 from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import LoaderFeed, feed_of
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
@@ -26,17 +27,18 @@ from tolariad.trainer.gradients.owners import SeedGradients
 from tolariad.trainer.health.monitor import Monitor
 from tolariad.trainer.lr.configured import Horizon, controller_for, horizon
 from tolariad.trainer.optim.average import Average
-from tolariad.trainer.optim.configured import build_optimizers
+from tolariad.trainer.optim.configured import build_optimizers, implementations
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.process import determinism
 from tolariad.trainer.pruning.pruner import Pruner
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.seeds.found import find_slots, garden_of
 from tolariad.trainer.setup import Setup
+from tolariad.trainer.step.closures import by_closure, needs_closure
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
 from tolariad.trainer.step.precision import Scaling, forward_context
-from tolariad.trainer.tasks.given import program_of
+from tolariad.trainer.tasks.given import GivenTask, model_of, program_of
 from tolariad.trainer.tasks.names import misnamed, uncallable
 from tolariad.trainer.tasks.task import FoundTask, find_task
 from tolariad.trainer.torch_private.choice import notes as notes_of_torch
@@ -82,8 +84,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     late = reads_late(settings, device)
     rates = controller_for(owned, settings, drawn_for, found.schedules)
     average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
-    # Other formats have the range of fp32.
-    scaling = Scaling(device) if settings.precision == "fp16" else None
+    scaling = Scaling(device) if settings.precision == "fp16" else None  # other formats have the range of fp32
     watch = Monitor(model, device, settings.detect, reads_late=late, loss_unit=_loss_unit(found.task))
     ledger = Ledger(found.task, model, owners, rates, average, device=device)
     ledger.notify(watch.backup.modules_changed)
@@ -109,9 +110,10 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
             task_hash=found.source_hash,
             config_hash=_config_hash(settings, drawn_for.total_steps, garden.sources),
             data=_fingerprints(train, validation),
+            optimizers=implementations(owned),
         ),
         steps_per_epoch=steps_per_epoch or 0,
-        notes=_notes(train, validation, drawn_for),
+        notes=_notes(train, validation, drawn_for, owners),
         average=average,
         scaling=scaling,
         reads_late=late,
@@ -121,7 +123,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         seed_gradients=_seed_gradients(found.task, settings, garden, owners, forward=forward, scaling=scaling),
         pruner=Pruner(ledger, owners, rates, average, monitor=watch, garden=garden, prune=settings.prune),
         clip=_clip(found.task),
-        training_step=_training_step(found.task, settings),
+        training_step=_training_step(found.task, settings, owners),
         participants=_participants(found.task, model),
     )
     _get_ready(setup, grade)
@@ -182,18 +184,30 @@ def _config_hash(settings: Settings, total_steps: int | None, sources: Sequence[
     return found.hexdigest()
 
 
-def _training_step(task: Any, settings: Settings) -> Callable[..., Any] | None:
-    """Return the task's `training_step`, which makes the updates of a step itself; None if it has none."""
-    found = getattr(task, "training_step", None)
-    if not callable(found):
+def _training_step(task: Any, settings: Settings, owners: Sequence[Owner]) -> Callable[..., Any] | None:
+    """Return what makes the updates of a step itself: the task's `training_step`, or one for LBFGS; None without it."""
+    if getattr(task, "steps_itself", False):
+        return None
+    found: Any = getattr(task, "training_step", None)
+    closures = [one for one in owners if needs_closure(one.optimizer)]
+    if not callable(found) and not closures:
         return None
     if settings.accumulate > 1:
+        who = "training_step(model, batch, run)" if callable(found) else type(closures[0].optimizer).__name__
         raise SetupRefused(
-            f"accumulate is {settings.accumulate}, but training_step(model, batch, run) makes its own updates, each "
-            "from one loss; set accumulate to 1"
+            f"accumulate is {settings.accumulate}, but {who} makes its own updates, each from one loss; set accumulate "
+            "to 1"
         )
-    step: Callable[..., Any] = found
-    return step
+    if callable(found):
+        step: Callable[..., Any] = found
+        return step
+    if len(owners) > 1:
+        raise SetupRefused(
+            f"{closures[0].name}: {type(closures[0].optimizer).__name__} evaluates the loss several times in a step, "
+            "and there are other optimizers beside it. Write training_step(model, batch, run), and call run.update("
+            f"{closures[0].name!r}, closure=...) in it"
+        )
+    return by_closure(task, closures[0].name)
 
 
 def _clip(task: Any) -> Callable[[nn.Module], Any] | None:
@@ -207,14 +221,17 @@ def _fingerprints(*feeds: Feed | None) -> tuple[m.DataPrint, ...]:
     return tuple(feed.fingerprint() for feed in feeds if feed is not None)
 
 
-def _notes(train: Feed, validation: Feed | None, drawn_for: Horizon) -> tuple[str, ...]:
-    """Return what the user should know of the data, and of torch."""
+def _notes(train: Feed, validation: Feed | None, drawn_for: Horizon, owners: Sequence[Owner]) -> tuple[str, ...]:
+    """Return what the user should know of the data, of torch, and of the optimizers."""
     told = (train.note, _WITHOUT_VALIDATION if validation is None else "", drawn_for.note)
-    return (*filter(None, told), *notes_of_torch())
+    return (*filter(None, told), *notes_of_torch(), *(note for one in owners for note in lost(*one)))
 
 
 def _loss_unit(task: Any) -> float | None:
-    """Return the task's `loss_unit`: for a loss that may be negative, the rise that justifies a rollback."""
+    """Return the task's `loss_unit`, or None if it has none.
+
+    It is the rise of a loss that may be negative that justifies a rollback.
+    """
     unit = getattr(task, "loss_unit", None)
     if unit is None:
         return None
@@ -239,7 +256,7 @@ def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
     seed_everything(derived_seed(settings.rng_seed or 0, "model"))
     model = task.model(settings)
     if not isinstance(model, torch.nn.Module):
-        raise SetupRefused(f"the task's model(cfg) must return a torch.nn.Module, not a {type(model).__name__}")
+        raise SetupRefused(f"{model_of(task)} must be a torch.nn.Module, not a {type(model).__name__}")
     as_built(model)
     for kind in type(model).__mro__:
         if kind.__name__ in _DISTRIBUTED:
@@ -248,7 +265,8 @@ def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
             )
     for name, parameter in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(parameter):
-            raise SetupRefused(f"{name} gets its shape from the first batch: pass a batch through it in model(cfg)")
+            before = f"before {task.CALL}" if isinstance(task, GivenTask) else "in model(cfg)"
+            raise SetupRefused(f"{name} gets its shape from the first batch: pass a batch through it {before}")
     return model.to(device).train()
 
 

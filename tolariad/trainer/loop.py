@@ -37,6 +37,7 @@ from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
 from tolariad.trainer.optim.hyper import HyperparameterHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
+from tolariad.trainer.process.code import code_of
 from tolariad.trainer.pruning.handler import PruneHandler
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import SeedHandler
@@ -46,6 +47,7 @@ from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import Metrics, try_evaluate, validate
 from tolariad.trainer.tasks.callbacks import Callbacks
 from tolariad.trainer.tasks.context import HookContext
+from tolariad.trainer.tasks.given import program_of
 from tolariad.trainer.torch_private import compiler
 
 if TYPE_CHECKING:
@@ -73,7 +75,7 @@ class Trainer:
         ring: int | None = None,
         stepper: type[Stepper] | None = None,
     ) -> None:
-        """`ring`: the descriptor of the snapshot arena, or None. `stepper`: of a loop; None for the task's."""
+        """`ring`: the snapshot arena's descriptor, or None. `stepper`: the one of a user's loop; None: the task's."""
         self.setup, self._is_loop = setup, stepper is not None
         self._checkpoints, settings = run_dir / "checkpoints", setup.settings
         link, throttle = Link.over(end), settings.checkpoint.throttle_mb_s
@@ -185,6 +187,7 @@ class Trainer:
                 slots=tuple(m.SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
                 blueprints=setup.garden.blueprints,
                 sources=setup.garden.sources,
+                code=code_of(program_of(setup.task)),
             )
         )
         reporter = self._reporter
@@ -276,7 +279,7 @@ class Trainer:
         self.stopwatch.begin()
         self._stop()
         if epoch > self._order.epoch_started:
-            self._reporter.report(m.EpochStartedReport(epoch=epoch))
+            self._reporter.report(m.Told(event=m.EpochStarted(epoch=epoch)))
             # A later end may be ordered when training has ended within this epoch, which then continues.
             self._order = replace(self._order, epoch_started=epoch)
         yield EpochBegins()
@@ -309,7 +312,8 @@ class Trainer:
         if self.setup.garden.active and epoch > self._order.epoch_finished:
             self._seeds.report_measures(epoch)
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
-            self._reporter.report(m.EpochReport(epoch=epoch, step=self.step, tallies=self.stopwatch.taken()))
+            whole, tallies = self._callbacks.epoch_metrics(), self.stopwatch.taken()
+            self._reporter.report(m.EpochReport(epoch=epoch, step=self.step, tallies=tallies, metrics=whole))
             self._boundary.wait_for_continue(epoch)
             self.stopwatch.went_on()
 
@@ -364,7 +368,7 @@ class Trainer:
         if epoch <= self._order.epoch_validated:
             self._metrics = self.stepper.rerun.metrics(epoch)
             return
-        self._reporter.report(m.ValidationBegunReport(epoch=epoch, step=self.step))
+        self._reporter.report(m.Told(event=m.ValidationBegun(epoch=epoch, step=self.step)))
         begun = time.perf_counter()
         found = given or validate(self.setup, lambda: self._reporter.beat(Activity.VALIDATE))
         report = m.ValidationReport(
@@ -380,9 +384,9 @@ class Trainer:
         return HookContext.of_epoch(self.setup, self.stepper.position.step, epoch, self.stepper.position.batch, metrics)
 
     def _hook(self, name: str, *arguments: Any, epoch_ended: int = 0, context: HookContext | None = None) -> None:
-        """Call one of the task's optional methods. `epoch_ended`: it is called after the validation of this epoch.
+        """Call one of the task's optional methods.
 
-        `context`: for a method that asks for it.
+        `epoch_ended`: the epoch whose validation has just ended, or 0. `context` is for a method that asks for it.
         """
         has, grows, before_step = self._callbacks.has(name), self._architecture.is_on, self.stepper.position.step + 1
         if grows:

@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 class Setup:
     """Model, optimizer, data and helpers of one run. `steps_per_epoch` is 0 if the data has no length.
 
-    `moves`: whether a training batch may have to be moved to the device. `acted`: the boundary orders that the state
-    contains. `owners`: the host's, then those of seeds. The list is changed in place: a seed's owner comes and goes
-    with it. `host`: those of the model that the task built. Norm, loss and detector see these only. `garden`: the slots
-    for seeds. `pruner`: the masks.
+    * `moves`: whether a training batch may have to be moved to the device.
+    * `acted`: the boundary orders that the state contains.
+    * `owners`: the host's owners, then those of seeds. The list is changed in place: a seed's owner comes and goes with
+      it.
+    * `host`: the owners in the model that the task built. Norm, loss and detector see these only.
+    * `garden`: the slots for seeds.
+    * `pruner`: the masks.
     """
 
     settings: Settings

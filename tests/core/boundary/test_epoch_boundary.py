@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tests.core.boundary.test_orders import acted
-from tests.core.boundary.toys import TurningWorld, TurnOrdered, turns
+from tests.core.boundary.toys import Turn, TurningWorld
 from tests.core.simulate import find, tick_until, until, until_found
 from tolariad.core import messages as m
 from tolariad.core import state as st
@@ -19,8 +19,6 @@ from tolariad.core.rules.table import reactions
 from tolariad.core.rules.table.reactions import TABLE
 from tolariad.core.state import boundary
 from tolariad.core.state import run_state as state
-
-__all__ = ["turns"]
 
 
 class Asked(m.BoundaryAsked, frozen=True, kw_only=True):
@@ -67,11 +65,11 @@ def overtaken(_, event, at):
 
 def ordered(_, event, __):
     """The orders of an answer."""
-    return Decision(tuple(TurnOrdered(knob=knob, to=to) for knob, to in event.turns))
+    return Decision(tuple(m.OrderGiven(order=Turn(knob=knob, to=to)) for knob, to in event.turns))
 
 
 @pytest.fixture
-def adviser(turns, monkeypatch):
+def adviser(monkeypatch):
     """Put an adviser into the table: it is asked in EpochFinished's row, above the rule that goes on."""
     monkeypatch.setitem(boundary.APPLY, Asked, boundary._asked)
     monkeypatch.setitem(boundary.APPLY, Advised, boundary._closed)
@@ -140,9 +138,9 @@ def test_an_answer_in_time_gives_its_orders_before_training_goes_on():
 
     assert [type(effect).__name__ for effect in world.sent[before:]] == ["Turn", "Turn", "Continue"]
     (advised,) = find(world, Advised)
-    assert {event.cause for event in find(world, TurnOrdered)} == {world.events.index(advised) + 1}
+    assert {event.cause for event in find(world, m.OrderGiven)} == {world.events.index(advised) + 1}
     world.run_with_answers()
-    assert acted(world) == [(1, 5, "Turned"), (2, 5, "Turned")]
+    assert acted(world) == [(1, 5, "Turn"), (2, 5, "Turn")]
     assert world.continued() == [1, 2, 3]
     assert world.state.run.phase is st.Phase.COMPLETED
 
@@ -164,7 +162,7 @@ def test_an_overdue_answer_is_not_waited_for_and_void_when_it_comes():
     world.run_with_answers()
 
     assert len(find(world, Overdue)) == 1
-    assert find(world, TurnOrdered) == []
+    assert find(world, m.OrderGiven) == []
     assert world.state.run.phase is st.Phase.COMPLETED
 
 
@@ -182,7 +180,7 @@ def test_a_rollback_closes_the_question():
     tick_until(world, lambda: world.state.boundary.asked == boundary.OpenQuestion(2, 3), "the new branch's question")
     world.run_with_answers()
 
-    assert find(world, TurnOrdered) == []
+    assert find(world, m.OrderGiven) == []
     assert [event.generation for event in find(world, Asked)] == [1, 2, 3, 4]
     assert [event.generation for event in find(world, Overdue)] == [2]
     assert world.state.run.phase is st.Phase.COMPLETED
@@ -216,7 +214,7 @@ def test_the_end_of_the_trainer_closes_the_question(who):
     world.give(Answer(1, (("left", 4),)))
     world.run_with_answers()
 
-    assert find(world, TurnOrdered) == []
+    assert find(world, m.OrderGiven) == []
     assert [event.epoch for event in find(world, Asked)] == [1, 2, 3]
     assert world.state.run.phase is st.Phase.COMPLETED
 
@@ -237,7 +235,7 @@ def test_a_re_run_repeats_the_answer_from_the_journal(had_acted):
     assert script == ([(1, 5, 1, 4)] if had_acted else [])
     assert world.trainer.knobs == {"left": 4}
     assert [event.epoch for event in find(world, Asked)] == [1]
-    assert acted(world) == [(1, 5, "Turned")]
+    assert acted(world) == [(1, 5, "Turn")]
 
 
 def test_the_rules_that_end_the_wait_come_last():

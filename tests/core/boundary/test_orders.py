@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import get_args
-
 import pytest
 
-from tests.core.boundary.toys import TurnAborted, Turned, TurningWorld, turns
+from tests import order_events
+from tests.core.boundary.toys import Turn, TurningWorld
 from tests.core.rates.test_rates_restored import gone_back
 from tests.core.simulate import find, take_checkpoint, until, until_found
 from tolariad.core import messages as m
 from tolariad.core import state as st
-from tolariad.core.messages.vocabulary import kinds_of
-from tolariad.core.state import boundary
+from tolariad.core.rules.table.orders import ACTS
 
-pytestmark = pytest.mark.usefixtures("turns")
-__all__ = ["turns"]
-ACTED = m.BoundaryOrderActed
+ACTED = m.OrderActed
+TURNED = order_events.acted(Turn)
 
 
 def acted(world):
     """Return the orders that acted, in order: number, step, kind."""
-    return [(event.number, event.applied_before_step, type(event).__name__) for event in find(world, ACTED)]
+    return [(event.number, event.applied_before_step, type(event.order).__name__) for event in find(world, ACTED)]
 
 
 def two_of_each(world):
@@ -47,7 +44,7 @@ def test_orders_of_two_kinds_act_in_the_order_in_which_they_were_given():
     assert [type(one.order).__name__ for one in world.state.boundary.waiting] == ["SetRate", "Turn"] * 2
     until_acted(world, 4)
 
-    assert acted(world) == [(1, 3, "RateChanged"), (2, 3, "Turned"), (3, 3, "RateChanged"), (4, 3, "Turned")]
+    assert acted(world) == [(1, 3, "SetRate"), (2, 3, "Turn"), (3, 3, "SetRate"), (4, 3, "Turn")]
     assert world.state.boundary.waiting == ()
     assert world.trainer.knobs == {"left": 1, "right": 2}
 
@@ -63,7 +60,7 @@ def test_orders_that_wait_go_to_the_next_trainer_in_their_order():
     world.run()
 
     assert [(type(one).__name__, one.cause) for one in sent] == list(zip(["SetRate", "Turn"] * 2, causes, strict=True))
-    assert [kind for _, _, kind in acted(world)] == ["RateChanged", "Turned"] * 2
+    assert [kind for _, _, kind in acted(world)] == ["SetRate", "Turn"] * 2
 
 
 def test_a_refused_order_has_its_end_and_no_number():
@@ -73,9 +70,9 @@ def test_a_refused_order_has_its_end_and_no_number():
     world.turn("left", 1)
     until_acted(world, 1)
 
-    (aborted,) = find(world, TurnAborted)
+    (aborted,) = find(world, order_events.aborted(Turn))
     assert (aborted.cause, aborted.why) == (cause, "there is no knob 'middle'")
-    assert [(one.number, one.knob) for one in find(world, Turned)] == [(1, "left")]
+    assert [(one.number, one.order.knob) for one in find(world, TURNED)] == [(1, "left")]
     assert world.state.boundary.waiting == ()
 
 
@@ -157,13 +154,13 @@ def test_the_digest_covers_what_every_kind_of_order_did_and_not_when_it_was_reco
     assert digest(1, 0) != digest(2, 0)
 
 
-def test_the_events_of_every_kind_are_folded_by_their_bases():
-    """A kind's events are in the tables because of what they are derived from, and each names its kind of order."""
-    assert m.RateChanged in kinds_of(ACTED)
-    for base in (m.BoundaryOrderGiven, ACTED, m.BoundaryOrderAborted):
-        assert set(kinds_of(base)) <= boundary.APPLY.keys()
-    given = {kind.KIND for kind in kinds_of(m.BoundaryOrderGiven)}
-    assert given == {kind.KIND for kind in kinds_of(ACTED)} == set(get_args(m.AnyBoundaryOrder))
+def test_every_kind_of_order_is_in_the_codec():
+    """A concern's orders are found where they are defined; the two of tests are none of them."""
+    defined = {kind for kind in m.BoundaryOrder.__subclasses__() if kind.__module__.startswith("tolariad.")}
+
+    assert set(m.BOUNDARY_ORDERS) == defined
+    assert set(ACTS) <= defined
+    assert len({name for kind in defined for name in kind.ACCEPTS}) == sum(len(kind.ACCEPTS) for kind in defined)
 
 
 def test_disasters_change_nothing_of_orders_of_two_kinds(seed):
@@ -177,15 +174,15 @@ def test_disasters_change_nothing_of_orders_of_two_kinds(seed):
             if world.random.random() < 0.05:
                 world.turn(world.random.choice(["left", "right", "middle"]), world.random.randrange(9))
             world.anything()
-        ends = [event.cause for event in world.events if isinstance(event, (ACTED, m.BoundaryOrderAborted))]
+        ends = [event.cause for event in world.events if isinstance(event, (ACTED, m.OrderAborted))]
         numbers = [number for number, _, _ in acted(world)]
         assert len(ends) == len(set(ends)), f"seed {seed + offset}"
         assert numbers == list(range(1, len(numbers) + 1)), f"seed {seed + offset}"
         assert find(world, m.LrViolationDetected) == [], f"seed {seed + offset}"
         trainer = world.trainer
         if trainer is not None and trainer.applied == world.state.boundary.acted and not trainer.script_orders:
-            last = {one.knob: one.to for one in find(world, Turned)}
+            last = {one.order.knob: one.order.to for one in find(world, TURNED)}
             assert trainer.knobs == last, f"seed {seed + offset}"
-        count += len(find(world, Turned))
+        count += len(find(world, TURNED))
     print(f"{count} turns acted")
     assert count >= 30

@@ -1,21 +1,12 @@
-"""A second kind of boundary order, which exists in tests only: it turns a knob to a value."""
+"""A kind of boundary order that exists in tests only: it turns a knob to a value.
+
+Core needs nothing for it: it is given, waits, acts and ends as any other.
+"""
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-import pytest
-
 from tests.core.rated import RatedTrainer, RatedWorld
-from tests.core.reactions.checked import checked_rule
 from tolariad.core import messages as m
-from tolariad.core.decision import Decision
-from tolariad.core.engine import Engine, Row, on
-from tolariad.core.rules import boundary as boundary_rules
-from tolariad.core.rules.table import reactions
-from tolariad.core.state import boundary
-from tolariad.core.state import run_state as state
-from tolariad.core.state.run_state import apply
 
 KNOBS = ("left", "right")
 
@@ -25,66 +16,6 @@ class Turn(m.BoundaryOrder, frozen=True, kw_only=True):
 
     knob: str
     to: int
-
-
-class TurnOrdered(m.BoundaryOrderGiven, frozen=True, kw_only=True):
-    """A turn was ordered."""
-
-    KIND: ClassVar = Turn
-
-    knob: str
-    to: int
-
-
-class Turned(m.BoundaryOrderActed, frozen=True, kw_only=True):
-    """The knob is turned."""
-
-    KIND: ClassVar = Turn
-
-    knob: str
-    to: int
-
-
-class TurnAborted(m.BoundaryOrderAborted, frozen=True, kw_only=True):
-    """The knob was not turned."""
-
-    why: str
-
-
-def turned(state, report, _):
-    """The kind's own reaction: what the answer to its order becomes."""
-    waiting = state.boundary.find(report.order, Turn)
-    if waiting is None:
-        return None
-    at, order = waiting
-    end = {"cause": at.seq, "root": at.root}
-    if report.refused:
-        return Decision((TurnAborted(why=report.refused, **end),))
-    number = state.boundary.acted + 1
-    before = report.applied_before_step
-    return Decision((Turned(applied_before_step=before, number=number, knob=order.knob, to=order.to, **end),))
-
-
-def _with_the_kind(rows):
-    for row in rows:
-        if row.kind is m.BoundaryOrderReport:
-            yield Row(row.kind, (*row.rules, turned), row.makes | {Turned, TurnAborted})
-        else:
-            yield row
-    yield on(TurnOrdered, boundary_rules.send)
-
-
-@pytest.fixture
-def turns(monkeypatch):
-    """Add the kind to core: its events by their bases, its reaction, and that it is sent."""
-    for kind, like in ((TurnOrdered, m.RateOrdered), (Turned, m.RateChanged), (TurnAborted, m.RateOrderAborted)):
-        monkeypatch.setitem(boundary.APPLY, kind, boundary.APPLY[like])
-    monkeypatch.setattr(state, "FOLDS", state._by_event())
-    rows = [
-        Row(row.kind, tuple(checked_rule(row, rule) for rule in row.rules), row.makes)
-        for row in _with_the_kind(reactions.TABLE)
-    ]
-    monkeypatch.setattr(reactions.ENGINE, "_rules", Engine(rows, apply)._rules)
 
 
 class TurningTrainer(RatedTrainer):
@@ -124,7 +55,7 @@ class TurningTrainer(RatedTrainer):
 
 
 class TurningWorld(RatedWorld):
-    """A world whose trainers have knobs; needs the fixture `turns`."""
+    """A world whose trainers have knobs."""
 
     def __init__(self, seed, **policy):
         self.saved_knobs = {}
@@ -136,5 +67,5 @@ class TurningWorld(RatedWorld):
 
     def turn(self, knob, to):
         """Order a turn; the event is recorded as a kind's own rule would."""
-        self.give(m.Scheduled(recorded=TurnOrdered(knob=knob, to=to)))
+        self.give(m.Scheduled(recorded=m.OrderGiven(order=Turn(knob=knob, to=to))))
         return self.state.seq

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import order_events
 from tests.core.rated import RatedWorld
 from tests.core.rollback.test_rollback import TOTAL, living_steps
 from tests.core.simulate import find, tick_until, until
@@ -110,7 +111,7 @@ def test_one_at_the_fork_itself_counts_where_it_holds_the_same_orders(is_changed
     first = world.state.checkpoints.newest
     if is_changed:
         world.lr_set("head", 0.01)
-        tick_until(world, lambda: find(world, m.RateChanged), "the rate")
+        tick_until(world, lambda: find(world, order_events.acted(m.SetRate)), "the rate")
     world.command(m.Checkpoint())
     world.trainer._obey()
     report = world.trainer.todo.pop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import pytest
@@ -20,10 +21,17 @@ NOW = 100 * DAY
 
 
 def entry(number, *, days=0.0, size=10, **more):
-    reason = m.CheckpointReason.START if number == 0 else m.CheckpointReason.EPOCH
-    place = {"step": number, "epoch": 1, "batch": 0, "branch": 0, "begun_seq": number, "committed_seq": number}
+    place = {
+        "reason": m.CheckpointReason.START if number == 0 else m.CheckpointReason.EPOCH,
+        "step": number,
+        "epoch": 1,
+        "batch": 0,
+        "branch": 0,
+        "begun_seq": number,
+        "committed_seq": number,
+    }
     return st.CatalogueEntry(
-        id=f"c{number:06d}", reason=reason, manifest="", size=size, wall=int(NOW - days * DAY), **{**place, **more}
+        id=f"c{number:06d}", manifest="", size=size, wall=int(NOW - days * DAY), **{**place, **more}
     )
 
 
@@ -69,6 +77,37 @@ def test_the_quota_takes_the_abandoned_first_then_the_oldest():
     assert [number for number, _ in gone(*many, quota=90)] == [6, 7, 4]
     assert [number for number, _ in gone(*many, quota=70)] == [6, 7, 4, 1, 2]
     assert [number for number, _ in gone(*many, quota=1)] == [6, 7, 4, 1, 2, 3, 5, 8]
+
+
+@pytest.mark.parametrize("apart", [1, 7])
+def test_of_many_at_most_keep_stay_spread_evenly_over_the_run(apart):
+    """After each of 160 checkpoints: those that must stay, and `keep` others. No gap is much wider than another."""
+    there: list[st.CatalogueEntry] = []
+    for number in range(160):
+        there.append(entry(number, step=number * apart))
+        held = st.Checkpoints(catalogue=tuple(there))
+        going = {one.entry.id: one.why for one in q.retention_plan(held, m.Policy(epochs=1, keep=20), NOW)}
+        there = [one for one in there if one.id not in going]
+        pins = q.pinned_checkpoints(st.Checkpoints(catalogue=tuple(there)), 3)
+        assert len(there) == min(number + 1, 20 + len(pins))
+        assert set(going.values()) <= {"there are more than 20 beside those that must stay"}
+
+    steps = [one.step for one in there]
+    gaps = [after - before for before, after in itertools.pairwise(steps[:-2])]
+    assert steps[0] == 0
+    assert steps[-1] == 159 * apart
+    assert max(gaps) <= 3 * min(gaps)
+
+
+def test_unusable_ones_go_before_those_that_are_spread_and_ordered_ones_last():
+    """An ordered checkpoint is one that somebody wanted. Pinned ones do not count; of a backlog 16 go at once."""
+    ordered = {n: {"reason": m.CheckpointReason.ORDERED} for n in (2, 3)}
+    many = [entry(n, abandoned=n in (6, 7), **ordered.get(n, {})) for n in range(12)]
+
+    assert [number for number, _ in gone(*many, keep=6)] == [6, 7]
+    assert [number for number, _ in gone(*many, keep=2, keep_last=3)] == [6, 7, 1, 4, 8, 5]
+    assert gone(*many) == []
+    assert len(gone(*map(entry, range(900)), keep=20)) == q.REMOVALS_AT_ONCE
 
 
 def test_the_newest_good_ones_stay_though_a_start_cannot_use_them_and_so_do_those_it_can():

@@ -58,7 +58,7 @@ def test_the_threshold_of_rate_violations_decides_when_the_mode_begins(threshold
     """`learning_rate.circuit_breaker_threshold` violations in a row, also if that is more than three."""
     told, entered = Told(lr_failures=threshold), []
     for number in range(1, enters_at + 1):
-        report = m.RateViolationReport(step=number, group="body", what="it was changed")
+        report = m.Told(event=m.LrViolationDetected(step=number, group="body", what="it was changed"))
         entered += [number for e in told.report(report) if isinstance(e, m.ConservativeModeEntered)]
 
     assert entered == [enters_at]
@@ -68,7 +68,7 @@ def test_violations_with_healthy_epochs_between_them_add_up_to_the_threshold():
     """They open no breaker, which counts failures in a row; four are too few for a threshold of five."""
     told, entered = Told(lr_failures=5), []
     for number in range(1, 6):
-        report = m.RateViolationReport(step=number, group="body", what="it was changed")
+        report = m.Told(event=m.LrViolationDetected(step=number, group="body", what="it was changed"))
         entered += [e.why for e in told.report(report) if isinstance(e, m.ConservativeModeEntered)]
         assert bool(entered) == (number == 5)
         told.epoch()
@@ -90,6 +90,7 @@ def test_in_conservative_mode_checkpoints_come_twice_as_often_in_epochs_too(ever
     assert {epoch for epoch in range(1, 11) if q.due_after_epoch(world.state, epoch, mono)} == normally
     assert {epoch for epoch in range(1, 11) if q.due_after_epoch(on, epoch, mono)} == careful
     gap = replace(on, run=replace(on.run, policy=replace(on.run.policy, checkpoint_gap_s=1e9)))
+    gap = replace(gap, checkpoints=replace(gap.checkpoints, seconds=1e9))
     assert not any(q.due_after_epoch(gap, epoch, mono) for epoch in range(1, 11)), "never two within the gap"
 
 

@@ -307,6 +307,21 @@ def test_a_configuration_that_makes_no_schedule_is_refused_by_name(field, value)
         schedule_of(config, steps_per_epoch=1, total_steps=10)
 
 
+def test_a_warm_up_in_steps_needs_no_length_of_an_epoch():
+    """It takes the place of epochs, 0 too; a run that is shorter shortens it to half; a rise of its own has none."""
+    config = GroupConfig("a", LRPolicy.CONSTANT, 0.1, warmup_epochs=5, warmup_steps=30)
+
+    def warmup(config, total_steps=None):
+        return schedule_of(config, steps_per_epoch=7, total_steps=total_steps).warmup_steps
+
+    assert warmup(config) == 30
+    assert warmup(replace(config, warmup_steps=0)) == 0
+    assert warmup(replace(config, warmup_steps=None)) == 35
+    assert warmup(config, total_steps=20) == 10
+    assert warmup(replace(config, policy=LRPolicy.ONECYCLE)) == 0
+    assert (config.warms_up_by_epochs, replace(config, warmup_steps=None).warms_up_by_epochs) == (False, True)
+
+
 def test_the_digest_sees_every_bit_and_the_order():
     """Two sets of rates that differ in one bit, in order or in number have different digests of 64 bits."""
     near = math.nextafter(0.1, 1.0)

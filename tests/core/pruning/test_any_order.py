@@ -7,6 +7,7 @@ import random
 
 from msgspec.structs import replace
 
+from tests import order_events
 from tests.core.pruning.pruned import PARAMETERS, PLAN, PrunedWorld, assert_agrees, parameters_of
 from tests.core.seeds.seeded import carried_through, in_step
 from tests.core.simulate import find
@@ -45,15 +46,15 @@ class Watcher:
                 assert before.pruning.open is None, where
                 assert event.cycle == before.pruning.cycles + 1, where
                 assert before.pruning.window is None, where
-            case m.MasksOrdered():
+            case m.OrderGiven(order=m.MaskUnits() as order):
                 assert q.phase_of(before) is PruningPhase.ACTIVE_PRUNING, where
-                assert event.sha256 not in self.rejected, where
-                assert event.pruned_parameters == parameters_of(event.units), where
-                assert event.pruned_parameters <= 0.1 * PARAMETERS, where
-                assert event.pruned_parameters + before.pruning.pruned_parameters <= 0.3 * PARAMETERS, where
-            case m.MasksApplied():
+                assert order.sha256 not in self.rejected, where
+                assert order.pruned_parameters == parameters_of(order.units), where
+                assert order.pruned_parameters <= 0.1 * PARAMETERS, where
+                assert order.pruned_parameters + before.pruning.pruned_parameters <= 0.3 * PARAMETERS, where
+            case m.OrderActed(outcome=m.Masking(pinned=pinned)):
                 self.applied += 1
-                assert event.pinned, where
+                assert pinned, where
             case m.MaskSetRejected():
                 self.rejected.add(event.sha256)
             case m.RolledBack():
@@ -89,7 +90,7 @@ def test_no_order_of_events_breaks_a_promise_of_pruning(seed):
         assert watcher.state == world.state
         assert not find(world, m.ReportRefused)
         applied += watcher.applied
-        compacted += len(find(world, m.ModelCompacted))
+        compacted += len(find(world, order_events.acted(m.CompactModel)))
         rejected += len(find(world, m.MaskSetRejected))
         failed += len(find(world, m.PruneCycleFailed))
         rolled_back += len(find(world, m.RolledBack))
@@ -125,7 +126,7 @@ def test_deaths_change_nothing_of_what_is_pruned(seed):
     calm, troubled = run(deaths=False), run(deaths=True)
     print(f"seed {seed}: {len(find(troubled, m.TrainerDied))} deaths")
     assert find(troubled, m.TrainerDied)
-    assert find(calm, m.MasksApplied)
+    assert find(calm, order_events.acted(m.MaskUnits))
     assert calm.state.boundary.digest == troubled.state.boundary.digest
     assert calm.state.pruning.sets == troubled.state.pruning.sets
     assert calm.state.pruning.past == troubled.state.pruning.past

@@ -6,6 +6,7 @@ import random
 
 from msgspec.structs import replace
 
+from tests import order_events
 from tests.core.pruning.pruned import PLAN, PrunedTrainer, PrunedWorld, assert_agrees
 from tests.core.pruning.test_any_order import Watcher
 from tests.core.seeds.seeded import SLOTS, SeededTrainer, SeededWorld, in_step
@@ -76,7 +77,7 @@ def analysing():
 def germinated(world):
     """Let a seed germinate."""
     world.germinate()
-    tick_until(world, lambda: find(world, m.SeedMoved), "a germination")
+    tick_until(world, lambda: find(world, order_events.acted(m.MoveSeed)), "a germination")
 
 
 def test_what_was_found_before_a_germination_is_not_masked():
@@ -87,7 +88,7 @@ def test_what_was_found_before_a_germination_is_not_masked():
     refused = world.command(m.PruneApply())
 
     assert [one.cycle for one in find(world, m.PruneAnalyzed)] == [1]
-    assert find(world, m.MasksOrdered) == []
+    assert find(world, order_events.given(m.MaskUnits)) == []
     assert isinstance(refused, m.Refusal)
     assert "cannot be masked any more: the model has changed its shape since" in refused.why
     assert world.state.pruning.failures == 0
@@ -101,12 +102,12 @@ def test_masks_that_a_germination_overtook_have_not_failed():
     world.germinate()
     world.give(world.answer_to(world.asked[0]))
     assert [type(one.order) for one in world.state.boundary.waiting] == [m.MoveSeed, m.MaskUnits]
-    tick_until(world, lambda: find(world, m.MasksAborted), "the refusal")
+    tick_until(world, lambda: find(world, order_events.aborted(m.MaskUnits)), "the refusal")
 
-    assert [one.why for one in find(world, m.MasksAborted)] == [CHANGED]
+    assert [one.why for one in find(world, order_events.aborted(m.MaskUnits))] == [CHANGED]
     assert world.state.pruning.failures == 0
     world.is_answered = True
-    tick_until(world, lambda: find(world, m.MasksApplied), "masks of another cycle")
+    tick_until(world, lambda: find(world, order_events.acted(m.MaskUnits)), "masks of another cycle")
 
 
 def test_a_checkpoint_from_before_a_germination_is_not_analysed():
@@ -139,7 +140,7 @@ def test_no_order_of_seeds_and_masks_breaks_a_promise_of_either(seed):
             for number, event in enumerate(world.events[seen:], seen + 1):
                 failures = watcher.state.pruning.failures
                 watcher.look(event, f"seed {seed + offset}, event {number}: {event}")
-                if isinstance(event, m.MasksAborted) and event.why == CHANGED:
+                if isinstance(event, order_events.aborted(m.MaskUnits)) and event.why == CHANGED:
                     assert watcher.state.pruning.failures == failures, (seed + offset, event)
                     changed += 1
             seen = len(world.events)
@@ -153,11 +154,11 @@ def test_no_order_of_seeds_and_masks_breaks_a_promise_of_either(seed):
                 )
         assert watcher.state == world.state
         assert read_capture(capture(world.state)) == world.state
-        causes = [one.cause for one in find(world, m.BoundaryOrderActed) + find(world, m.BoundaryOrderAborted)]
+        causes = [one.cause for one in find(world, m.OrderActed) + find(world, m.OrderAborted)]
         assert len(causes) == len(set(causes))
         assert not find(world, m.ReportRefused)
-        applied, grown = applied + watcher.applied, grown + len(find(world, m.SeedMoved))
-        compacted += len(find(world, m.ModelCompacted))
+        applied, grown = applied + watcher.applied, grown + len(find(world, order_events.acted(m.MoveSeed)))
+        compacted += len(find(world, order_events.acted(m.CompactModel)))
     print(f"seed {seed}: {applied} masks, {changed} of another shape, {compacted} compactions, {grown} moves of seeds")
     print(f"{compared} comparisons")
 

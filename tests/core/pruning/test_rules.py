@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
+from tests import order_events
 from tests.core.pruning.pruned import PARAMETERS, PLAN, SPEED, PrunedWorld
 from tests.core.simulate import find, tick_until
 from tolariad.core import messages as m
@@ -75,7 +76,7 @@ def test_a_verdict_of_no_masks_nothing():
 
     assert isinstance(refused, m.Refusal)
     assert "refused its masks: The accuracy fell." in refused.why
-    assert find(world, m.MasksOrdered) == []
+    assert find(world, order_events.given(m.MaskUnits)) == []
 
 
 def test_masks_that_were_rejected_are_not_ordered_again():
@@ -94,7 +95,7 @@ def test_masks_that_were_rejected_are_not_ordered_again():
     assert [one.cycle for one in find(world, m.PruneAnalyzed)] == [one.cycle for one in world.asked]
     assert isinstance(refused, m.Refusal)
     assert "the masks of cycle 1 were rejected" in refused.why
-    assert len(find(world, m.MasksOrdered)) == 1
+    assert len(find(world, order_events.given(m.MaskUnits))) == 1
 
 
 def test_an_importance_file_that_no_event_names_is_removed():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import order_events
 from tests.core.checkpoints.test_exhausted import reconfigured
 from tests.core.pruning.pruned import NORM, PLAN, PrunedWorld
 from tests.core.pruning.test_window import masked, reports
@@ -15,7 +16,7 @@ from tolariad.core.calc.pruning.phase import PruningPhase
 def waiting():
     """A run whose trainer died when it was to mask: the next trainer gets the order after its re-run."""
     world = PrunedWorld(1, epochs=5, prune=PLAN)
-    tick_until(world, lambda: find(world, m.MasksOrdered), "masks")
+    tick_until(world, lambda: find(world, order_events.given(m.MaskUnits)), "masks")
     world.crash_trainer()
     tick_until(world, lambda: find(world, m.TrainerDied), "its death")
     assert list(world.state.boundary.of_kind(m.MaskUnits))
@@ -25,16 +26,16 @@ def waiting():
 def test_masks_that_wait_when_the_run_goes_back_never_act():
     """The branch that was analysed is left. That is no failure of theirs, and the next cycle begins."""
     world = waiting()
-    (ordered,) = find(world, m.MasksOrdered)
+    (ordered,) = find(world, order_events.given(m.MaskUnits))
     assert world.command(m.Rollback())
-    (ended,) = find(world, m.MasksAborted)
+    (ended,) = find(world, order_events.aborted(m.MaskUnits))
 
-    assert (ended.cycle, ended.why) == (ordered.cycle, "the run went back before they acted")
+    assert (ended.order.cycle, ended.why) == (ordered.order.cycle, "the run went back before they acted")
     assert world.state.boundary.waiting == ()
     assert world.state.pruning.failures == 0
-    tick_until(world, lambda: find(world, m.MasksApplied), "masks of another cycle")
-    assert find(world, m.MasksApplied)[0].cycle > ordered.cycle
-    assert ordered.cycle not in world.trainer.sets
+    tick_until(world, lambda: find(world, order_events.acted(m.MaskUnits)), "masks of another cycle")
+    assert find(world, order_events.acted(m.MaskUnits))[0].order.cycle > ordered.order.cycle
+    assert ordered.order.cycle not in world.trainer.sets
 
 
 @pytest.mark.parametrize("how", ["order", "configuration"])
@@ -45,9 +46,9 @@ def test_masks_that_act_after_pruning_was_disabled_are_lifted(how):
         world.command(m.PruneDisable())
     else:
         reconfigured(world, prune=None)
-    tick_until(world, lambda: find(world, m.MasksReleased), "lifted")
+    tick_until(world, lambda: find(world, order_events.acted(m.ReleaseMasks)), "lifted")
 
-    (ordered,) = find(world, m.MasksReleaseOrdered)
+    (ordered,) = find(world, order_events.given(m.ReleaseMasks))
     assert ordered.why == "pruning was disabled after they were ordered"
     assert world.state.pruning.sets == () == tuple(world.trainer.sets)
     assert world.state.pruning.window is None

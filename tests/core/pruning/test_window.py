@@ -7,6 +7,7 @@ import math
 import pytest
 from msgspec.structs import replace
 
+from tests import order_events
 from tests.core.pruning.pruned import NORM, PLAN, SPEED, PrunedTrainer, PrunedWorld
 from tests.core.simulate import find, tick_until
 from tolariad.core import messages as m
@@ -36,7 +37,7 @@ def test_a_trip_of_speed_lifts_the_masks_and_discards_no_step():
     """They are lifted at the next boundary, and known as rejected."""
     world = masked()
     window, step = reports(world, trips=(SPEED,)), world.state.progress.step
-    tick_until(world, lambda: find(world, m.MasksReleased), "released")
+    tick_until(world, lambda: find(world, order_events.acted(m.ReleaseMasks)), "released")
 
     assert not find(world, m.RollbackBegun)
     assert world.state.progress.step >= step
@@ -78,8 +79,8 @@ def test_the_loss_stands_for_an_accuracy_that_is_not_measured(monkeypatch, rise,
     world.accuracy.update(dict.fromkeys(world.accuracy, before * (1 + rise)))
     tick_until(world, lambda: find(world, what), "judged")
 
-    (applied, *_), (judged, *_) = find(world, m.MasksApplied), find(world, what)
-    assert (applied.accuracy_before, applied.loss_before) == (1.0, before)
+    (applied, *_), (judged, *_) = find(world, order_events.acted(m.MaskUnits)), find(world, what)
+    assert (applied.outcome.accuracy_before, applied.outcome.loss_before) == (1.0, before)
     if what is m.MaskSetPassed:
         assert judged.accuracy == pytest.approx(1 - rise)
         said = f"loss {before:.4g} before, {before * (1 + rise):.4g} after them."
@@ -162,9 +163,9 @@ def test_three_failures_in_a_row_stop_pruning_until_an_operator_enables_it():
 
 def test_masks_that_act_say_how_accurate_the_newer_weights_were():
     """As the trainer measured it at the boundary, without the masks and with them."""
-    (applied,) = find(masked(), m.MasksApplied)
+    (applied,) = find(masked(), order_events.acted(m.MaskUnits))
 
-    assert (applied.accuracy_now, applied.accuracy_masked) == (0.9, 0.88)
+    assert (applied.outcome.accuracy_now, applied.outcome.accuracy_masked) == (0.9, 0.88)
 
 
 @pytest.mark.parametrize("trip", [SPEED, NORM])
@@ -173,7 +174,11 @@ def test_the_third_failure_in_a_row_undoes_its_masks_and_opens_the_breaker(trip)
     world = masked()
     for number in range(1, PLAN.failures + 1):
         reports(world, trips=(trip,))
-        tick_until(world, lambda n=number: len(find(world, m.MasksReleased) + find(world, m.RolledBack)) == n, "gone")
+        tick_until(
+            world,
+            lambda n=number: len(find(world, order_events.acted(m.ReleaseMasks)) + find(world, m.RolledBack)) == n,
+            "gone",
+        )
         assert world.state.pruning.sets == ()
         if number < PLAN.failures:
             tick_until(world, lambda: world.state.pruning.window is not None, "masks again")
@@ -190,7 +195,7 @@ def test_the_sources_letter_discards_weights_for_speed_and_memory_too(name):
     tick_until(world, lambda: find(world, m.RolledBack), "rolled back")
 
     assert [one.checkpoint for one in find(world, m.RolledBack)] == [window.pinned]
-    assert not find(world, m.MasksReleased)
+    assert not find(world, order_events.acted(m.ReleaseMasks))
 
 
 def test_what_only_validated_is_not_masked_by_itself_even_if_pruning_has_begun_since():
@@ -207,9 +212,9 @@ def test_what_only_validated_is_not_masked_by_itself_even_if_pruning_has_begun_s
 
     assert [one.phase for one in find(world, m.PruneCycleBegun)] == [PruningPhase.VALIDATION_ONLY]
     assert len(find(world, m.PruneAnalyzed)) == 1
-    assert not find(world, m.MasksOrdered)
+    assert not find(world, order_events.given(m.MaskUnits))
     world.command(m.PruneApply())
-    assert len(find(world, m.MasksOrdered)) == 1
+    assert len(find(world, order_events.given(m.MaskUnits))) == 1
 
 
 def test_a_conditional_go_is_watched_twice_as_long():
@@ -223,9 +228,9 @@ def test_a_conditional_go_is_watched_twice_as_long():
         return replace(given, found=found)
 
     world.answer_to = conditional
-    tick_until(world, lambda: find(world, m.MasksOrdered), "masks")
+    tick_until(world, lambda: find(world, order_events.given(m.MaskUnits)), "masks")
 
-    assert find(world, m.MasksOrdered)[0].window_steps == 2 * PLAN.window_steps
+    assert find(world, order_events.given(m.MaskUnits))[0].order.window_steps == 2 * PLAN.window_steps
 
 
 @pytest.mark.parametrize("is_disabled", [False, True])
@@ -236,7 +241,7 @@ def test_a_compaction_of_the_schedule_that_a_rollback_took_back_is_ordered_again
     tick_until(world, lambda: world.state.checkpoints.newest.orders == 1, "a checkpoint with masks")
     held = world.state.checkpoints.newest
     assert world.state.pruning.window is not None
-    tick_until(world, lambda: find(world, m.ModelCompacted), "a compaction")
+    tick_until(world, lambda: find(world, order_events.acted(m.CompactModel)), "a compaction")
     if is_disabled:
         world.command(m.PruneDisable())
     world.command(m.Rollback(to=held.id))
@@ -244,5 +249,7 @@ def test_a_compaction_of_the_schedule_that_a_rollback_took_back_is_ordered_again
     assert [one.cycle for one in world.state.pruning.sets] == [1]
     tick_until(world, lambda: world.state.progress.step > held.step + 5, "steps after it")
 
-    assert [one.cycle for one in find(world, m.ModelCompacted)] == ([1] if is_disabled else [1, 1])
+    assert [one.order.cycle for one in find(world, order_events.acted(m.CompactModel))] == (
+        [1] if is_disabled else [1, 1]
+    )
     assert find(world, m.MaskSetPassed)[0].cycle == 1

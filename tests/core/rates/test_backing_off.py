@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import order_events
 from tests.core.health.test_detection_rules import tell
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.rollback.test_rollback import TOTAL, living_steps
@@ -37,7 +38,7 @@ def test_every_group_is_ordered_a_share_of_its_rate_once_training_stands_at_the_
     """Said, ordered, acted; and the run completes on one line with its rates agreed."""
     calm, world = gone_back(), gone_back(rate_factor=0.5)
     (backed,) = find(world, m.RatesBackedOff)
-    ordered, changed = find(world, m.RateOrdered), find(world, m.RateChanged)
+    ordered, changed = find(world, order_events.given(m.SetRate)), find(world, order_events.acted(m.SetRate))
     plain, slower = rates(calm, 1), rates(world, 1)
 
     assert find(calm, m.RatesBackedOff) == []
@@ -57,7 +58,7 @@ def test_whoever_dies_amid_it_rates_are_backed_off_exactly_once(acts, who):
     world = gone_back(acts, who, rate_factor=0.5)
 
     assert len(find(world, m.RatesBackedOff)) == 1
-    numbers = [one.number for one in find(world, m.RateChanged)]
+    numbers = [one.number for one in find(world, order_events.acted(m.SetRate))]
     assert numbers == list(range(1, MOVING + 1))
     assert not find(world, m.LrViolationDetected)
     assert living_steps(world) == list(range(1, TOTAL + 1))
@@ -70,4 +71,4 @@ def test_an_operators_rollback_leaves_the_rates_alone():
     world.run()
 
     assert find(world, m.RatesBackedOff) == []
-    assert find(world, m.RateOrdered) == []
+    assert find(world, order_events.given(m.SetRate)) == []

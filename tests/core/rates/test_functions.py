@@ -7,6 +7,7 @@ import zlib
 
 import pytest
 
+from tests import order_events
 from tests.core import rated
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, tick_until, until
@@ -31,8 +32,8 @@ def test_a_function_that_is_ordered_acts_at_the_boundary_and_scales_to_its_value
     assert isinstance(world.lr_set("head", 0.01, function=table()), Accepted)
     world.run()
 
-    (changed,) = find(world, m.RateChanged)
-    assert (changed.policy, changed.rate, changed.function) == (LRPolicy.FUNCTION, 0.01, table())
+    (changed,) = find(world, order_events.acted(m.SetRate))
+    assert (changed.order.policy, changed.order.value, changed.order.function) == (LRPolicy.FUNCTION, 0.01, table())
     assert world.state.rates.group("head").policy_name == "b.py:f"
     assert find(world, m.LrViolationDetected) == []
     assert world.state.run.phase is st.Phase.COMPLETED
@@ -46,7 +47,7 @@ def test_a_rerun_repeats_the_table_of_the_journal(seed):
     world.crash_trainer()
     world.run()
 
-    assert len(find(world, m.RateChanged)) == 1
+    assert len(find(world, order_events.acted(m.SetRate))) == 1
     assert world.state.rates.group("head").function == table()
     assert find(world, m.LrViolationDetected) == []
     assert world.state.run.phase is st.Phase.COMPLETED
@@ -113,7 +114,7 @@ def test_a_table_that_is_no_schedule_is_refused(wrong, why):
 
     assert isinstance(answer, m.Refusal)
     assert why in answer.why
-    assert find(world, m.RateOrdered) == []
+    assert find(world, order_events.given(m.SetRate)) == []
 
 
 def test_tables_of_all_groups_together_have_a_limit(monkeypatch):

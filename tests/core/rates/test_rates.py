@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests import order_events
 from tests.core import simulated_trainer
 from tests.core.rated import GROUPS, RatedWorld
 from tests.core.simulate import find, kinds, tick_until, until
@@ -22,10 +23,10 @@ def test_an_order_is_recorded_acts_at_the_next_boundary_and_says_where():
     assert isinstance(answer, Accepted)
     world.run()
 
-    ordered, changed = find(world, m.RateOrdered)[0], find(world, m.RateChanged)[0]
-    assert (ordered.actor.reason, ordered.value) == ("noisy", 0.03)
+    ordered, changed = find(world, order_events.given(m.SetRate))[0], find(world, order_events.acted(m.SetRate))[0]
+    assert (ordered.actor.reason, ordered.order.value) == ("noisy", 0.03)
     assert (changed.cause, changed.root, changed.applied_before_step) == (answer.seq, answer.seq, 6)
-    assert changed.before == rate_of(GROUPS[0], 5)
+    assert changed.outcome.before == rate_of(GROUPS[0], 5)
     step = next(event for event in find(world, m.StepCompleted) if event.step == 6)
     assert step.lr == 0.03
     assert world.events.index(ordered) < world.events.index(changed) < world.events.index(step)
@@ -48,8 +49,11 @@ def test_disasters_change_nothing_of_an_order(seed, offset):
         world.command(m.Resume())
         world.run()
 
-    ended = [event.cause for event in (*find(world, m.RateChanged), *find(world, m.RateOrderAborted))]
-    accepted = [seq for seq, event in enumerate(world.events, 1) if isinstance(event, m.RateOrdered)]
+    ended = [
+        event.cause
+        for event in (*find(world, order_events.acted(m.SetRate)), *find(world, order_events.aborted(m.SetRate)))
+    ]
+    accepted = [seq for seq, event in enumerate(world.events, 1) if isinstance(event, order_events.given(m.SetRate))]
     assert len(ended) == len(set(ended))
     assert set(accepted) - set(ended) == {order.cause.seq for order in world.state.boundary.waiting}
     assert set(ended) <= set(accepted)
@@ -64,13 +68,13 @@ def test_an_order_before_the_first_checkpoint_is_not_lost_with_its_trainer():
     world = RatedWorld(0)
     tick_until(world, lambda: find(world, m.LrGroupsRegistered), "LrGroupsRegistered")
     world.lr_set("head", 0.01)
-    tick_until(world, lambda: find(world, m.RateChanged), "RateChanged")
+    tick_until(world, lambda: find(world, order_events.acted(m.SetRate)), "RateChanged")
     assert world.state.checkpoints.newest is None or world.state.progress.step == 0
     world.crash_trainer()
     world.run()
 
-    assert find(world, m.RateChanged)[0].applied_before_step == 1
-    assert len(find(world, m.RateChanged)) == 1
+    assert find(world, order_events.acted(m.SetRate))[0].applied_before_step == 1
+    assert len(find(world, order_events.acted(m.SetRate))) == 1
     assert find(world, m.LrViolationDetected) == []
     assert world.state.run.phase is st.Phase.COMPLETED
 
@@ -82,8 +86,8 @@ def test_an_order_whose_trainer_died_first_goes_to_the_next():
     world.crash_trainer()
     world.run()
 
-    assert [event.rate for event in find(world, m.RateChanged)] == [0.01]
-    assert find(world, m.RateChanged)[0].applied_before_step == 7
+    assert [event.order.value for event in find(world, order_events.acted(m.SetRate))] == [0.01]
+    assert find(world, order_events.acted(m.SetRate))[0].applied_before_step == 7
     assert find(world, m.LrViolationDetected) == []
 
 
@@ -147,7 +151,7 @@ def test_a_repeated_id_gets_the_first_answer():
     """The rate is ordered once."""
     world = until(RatedWorld(0), 5)
     assert world.lr_set("head", 0.01, id="x") == world.lr_set("head", 0.015, id="x")
-    assert len(find(world, m.RateOrdered)) == 1
+    assert len(find(world, order_events.given(m.SetRate))) == 1
 
 
 def test_a_plateau_is_an_event_and_lowers_the_rate_from_the_next_step():
@@ -167,7 +171,7 @@ def test_groups_that_come_while_training_are_checked_like_the_others():
     groups = (*world.trainer.groups, grown)
     counts = m.RebuildCounts(carried=4, added=1)
     told = m.OptimizerRebuildCommitted(optimizer="host", counts=counts, elapsed_ms=1.5)
-    for report in (m.RebuildReport(told=told), m.RateGroupsReport(applied_before_step=6, groups=groups)):
+    for report in (m.RebuildReport(told=told), m.Told(event=m.LrGroupsChanged(applied_before_step=6, groups=groups))):
         world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
     world.trainer.groups = groups
     assert isinstance(world.lr_set("new", 0.002), Accepted)
@@ -176,7 +180,7 @@ def test_groups_that_come_while_training_are_checked_like_the_others():
     (committed,) = find(world, m.OptimizerRebuildCommitted)
     assert (committed.counts, committed.elapsed_ms) == (counts, 1.5)
     assert [event.applied_before_step for event in find(world, m.LrGroupsChanged)] == [6]
-    assert find(world, m.RateChanged)[0].before == 0.004
+    assert find(world, order_events.acted(m.SetRate))[0].outcome.before == 0.004
     assert find(world, m.LrViolationDetected) == []
     assert [group.name for group in world.state.rates.groups][-1] == "new"
 

@@ -6,11 +6,13 @@ from __future__ import annotations
 
 import pytest
 
+from tests import order_events
 from tests.core.rated import RatedWorld
 from tests.core.simulate import find, take_checkpoint, until, until_found
 from tests.core.test_lifecycle import troubled
 from tolariad.core import messages as m
 from tolariad.core import state as st
+from tolariad.core.messages.sentences.text import sentence
 
 
 def gone_back(world, **how):
@@ -22,12 +24,31 @@ def gone_back(world, **how):
     return world
 
 
+def test_an_ordered_rate_that_a_rollback_undoes_is_said():
+    """Which one, and how to set it again. One that acts at the target is not mentioned, and then nothing is said."""
+    world = until(RatedWorld(0), 4)
+    world.lr_set("head", 0.02)
+    until_found(world, order_events.acted(m.SetRate))
+    take_checkpoint(world)
+    target = world.state.checkpoints.newest
+    world.lr_set("body", 0.01)
+    until(world, target.step + 3)
+    gone_back(world, to=target.id)
+    (restored,) = find(world, m.RatesRestored)
+
+    assert [(one.group, one.rate) for one in restored.undone] == [("body", 0.01)]
+    assert "A rollback undid the learning rate 0.01 of body, set at step" in sentence(restored)
+    assert [one.event.undone for one in world.state.said.latest if isinstance(one.event, m.RatesRestored)] == [
+        restored.undone
+    ]
+
+
 def test_a_checkpoint_before_an_epoch_s_recorded_end_misses_no_order_after_it():
     """Taken between a start there and that end: it does not hold the order, and says so; the next start repeats it."""
     world = until(RatedWorld(0, checkpoint_every_epochs=2), 4)
     until_found(world, m.EpochFinished)
     world.lr_set("head", 0.01)
-    until_found(world, m.RateChanged)
+    until_found(world, order_events.acted(m.SetRate))
     assert world.state.progress.step == 4
     world.crash_trainer()
     until_found(world, m.RerunFinished)
@@ -41,7 +62,7 @@ def test_a_checkpoint_before_an_epoch_s_recorded_end_misses_no_order_after_it():
     assert taken.script_from < taken.begun_seq
     assert find(world, m.TrainingStarted)[2].checkpoint == taken.id
     assert find(world, m.LrViolationDetected) == []
-    assert [event.applied_before_step for event in find(world, m.RateChanged)] == [5]
+    assert [event.applied_before_step for event in find(world, order_events.acted(m.SetRate))] == [5]
     assert world.state.run.phase is st.Phase.COMPLETED
 
 
@@ -55,7 +76,7 @@ def test_an_order_that_waits_acts_once_although_the_checkpoint_to_start_from_is_
     until_found(world, m.CheckpointRejected)
     world.run()
 
-    assert [event.number for event in find(world, m.RateChanged)] == [1]
+    assert [event.number for event in find(world, order_events.acted(m.SetRate))] == [1]
     assert max(world.saved.items())[1] == (world.state.rates.groups, 1)
 
 
@@ -66,11 +87,11 @@ def test_a_rollback_whose_target_is_refused_at_the_start_ends_with_the_target_s_
     take_checkpoint(world)
     older = world.state.checkpoints.newest
     world.lr_set("head", 0.01)
-    until_found(world, m.RateChanged)
+    until_found(world, order_events.acted(m.SetRate))
     if epoch_ended:
         until_found(world, m.EpochFinished)
         world.lr_set("body", 0.05)
-        while len(find(world, m.RateChanged)) < 2:
+        while len(find(world, order_events.acted(m.SetRate))) < 2:
             world.tick()
     take_checkpoint(world)
     target = world.state.checkpoints.newest
@@ -102,7 +123,7 @@ def test_a_rollback_takes_back_what_was_ordered_after_its_target_and_the_count_o
     """By a living trainer or by the next start: rates and count are the target's, here and in the trainer."""
     world = until(RatedWorld(0), 6)
     world.lr_set("head", 0.01)
-    until_found(world, m.RateChanged)
+    until_found(world, order_events.acted(m.SetRate))
     world.command(m.Rollback(epoch=1))
     if who == "trainer":
         world.crash_trainer()
@@ -114,7 +135,7 @@ def test_a_rollback_takes_back_what_was_ordered_after_its_target_and_the_count_o
     world.run()
 
     assert (count, applied) == (0, 0)
-    assert [event.number for event in find(world, m.RateChanged)] == [1, 1]
+    assert [event.number for event in find(world, order_events.acted(m.SetRate))] == [1, 1]
     assert find(world, m.LrViolationDetected) == []
     assert world.state.run.phase is st.Phase.COMPLETED
 
@@ -129,7 +150,7 @@ def test_an_order_at_a_checkpoint_s_own_boundary_outlives_a_start_although_the_r
     assert world.state.checkpoints.newest.step == step
     world.command(m.Pause())
     world.lr_set("head", 0.01)
-    until_found(world, m.RateChanged)
+    until_found(world, order_events.acted(m.SetRate))
     assert world.state.progress.step == step
     world.restart_daemon()
     world.command(m.Resume())
@@ -147,7 +168,7 @@ def test_a_checkpoint_of_the_target_s_step_that_holds_a_later_order_is_abandoned
     take_checkpoint(world)
     first = world.state.checkpoints.newest
     world.lr_set("head", 0.01)
-    until_found(world, m.RateChanged)
+    until_found(world, order_events.acted(m.SetRate))
     take_checkpoint(world)
     second = world.state.checkpoints.newest
     world.command(m.Rollback(to=first.id))
@@ -170,7 +191,7 @@ def test_disasters_rollbacks_and_orders_of_rates_together_leave_one_set_of_rates
         world.goes_back = True
         troubled(world)
         assert find(world, m.LrViolationDetected) == [], f"seed {seed + offset}"
-        orders += len(find(world, m.RateChanged))
+        orders += len(find(world, order_events.acted(m.SetRate)))
         back += world.state.rollbacks.done
     print(f"{orders} orders acted, {back} rollbacks")
     assert orders >= 40

@@ -26,6 +26,7 @@ import msgspec
 import zstandard
 
 from tolariad.core import messages as m
+from tolariad.core import state as st
 from tolariad.core.decision import Accepted, Answer
 from tolariad.core.messages import inputs
 from tolariad.core.messages.vocabulary import DaemonEffect, TrainerEffect, decode_event, encode_event
@@ -256,7 +257,7 @@ def keep(folder: Path, decide: Decide) -> int:
     for path in sorted(folder.glob("*.zst")):
         for record in records(path):
             outcome = outcome_of(decide(record.state, record.given, record.now))
-            kind = (_what(record), *(tuple(map(type, part)) for part in (outcome.events, outcome.effects)))
+            kind = (_what(record), tuple(map(st.event_name, outcome.events)), tuple(map(type, outcome.effects)))
             seen[kind] += 1
             if seen[kind] <= _OF_A_KIND:
                 recorder.add(Record(record.state, record.given, record.now, outcome))

@@ -206,7 +206,7 @@ def carried_through(world, ticks, disturb, look, agrees, where):
             compared += 1
             agrees(world, f"{where}, event {seen}")
     assert read_capture(capture(world.state)) == world.state
-    causes = [one.cause for one in find(world, m.BoundaryOrderActed) + find(world, m.BoundaryOrderAborted)]
+    causes = [one.cause for one in find(world, m.OrderActed) + find(world, m.OrderAborted)]
     assert len(causes) == len(set(causes))
     return compared
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
+from tests import order_events
 from tests.core.seeds.seeded import SeededWorld, moved_to
 from tests.core.simulate import World, completes, find, tick_until, until, until_found
 from tolariad.core import messages as m
@@ -33,15 +34,20 @@ def test_a_germination_is_an_event_first_and_then_an_order():
     """Recorded with its number and blueprint, acted on at the boundary, and done."""
     world = world_at()
     answer = world.germinate(blueprint="conv", parameters={"rank": 4.0}, reason="it stalls")
-    (ordered,) = find(world, m.SeedMoveOrdered)
+    (ordered,) = find(world, order_events.given(m.MoveSeed))
     assert answer == Accepted(world.events.index(ordered) + 1)
-    assert (ordered.slot, ordered.stage, ordered.before) == ("trunk", Stage.GERMINATED, Stage.DORMANT)
-    assert (ordered.number, ordered.blueprint, ordered.parameters) == (1, "conv", {"rank": 4.0})
-    tick_until(world, lambda: find(world, m.SeedMoved), "a move")
-    (moved,) = find(world, m.SeedMoved)
-    assert (moved.cause, moved.germination, moved.number) == (answer.seq, 1, 1)
-    assert (moved.blueprint, moved.parameters, moved.example, moved.dtype) == ("conv", {"rank": 4.0}, (1, 8), "float32")
-    assert (moved.parameters_added, moved.measure.parameters) == (40, 40)
+    assert (ordered.order.slot, ordered.order.stage, ordered.order.before) == ("trunk", Stage.GERMINATED, Stage.DORMANT)
+    assert (ordered.order.number, ordered.order.blueprint, ordered.order.parameters) == (1, "conv", {"rank": 4.0})
+    tick_until(world, lambda: find(world, order_events.acted(m.MoveSeed)), "a move")
+    (moved,) = find(world, order_events.acted(m.MoveSeed))
+    assert (moved.cause, moved.order.number, moved.number) == (answer.seq, 1, 1)
+    assert (moved.order.blueprint, moved.order.parameters, moved.order.example, moved.order.dtype) == (
+        "conv",
+        {"rank": 4.0},
+        (1, 8),
+        "float32",
+    )
+    assert (moved.outcome.parameters_added, moved.outcome.measure.parameters) == (40, 40)
     assert (moved.by, moved.reason) == ("test", "it stalls")
     assert world.stage() is Stage.GERMINATED
 
@@ -59,9 +65,11 @@ def test_a_whole_number_is_recorded_as_it_is_read_back():
 def test_a_seed_advances_from_stage_to_stage_up_to_the_model_itself():
     """Each time by one order; the blending has its number of steps; nothing is left to advance."""
     world = moved_to(world_at(blend_steps=2), Stage.FOSSILIZED)
-    stages = [one.stage for one in find(world, m.SeedMoved)]
+    stages = [one.order.stage for one in find(world, order_events.acted(m.MoveSeed))]
     assert stages == list(GROWTH)
-    assert [one.blend_steps for one in find(world, m.SeedMoved)] == [2 * (one is Stage.BLENDING) for one in GROWTH]
+    assert [one.order.blend_steps for one in find(world, order_events.acted(m.MoveSeed))] == [
+        2 * (one is Stage.BLENDING) for one in GROWTH
+    ]
     for answer in (world.advance(), world.cull(), world.germinate()):
         refused(answer, "Refused", "permanent part of the model")
 
@@ -74,9 +82,9 @@ def test_a_move_says_whether_the_seed_goes_on_learning(evaluate, fossil):
     said = {Stage.PROBATIONARY: evaluate, Stage.FOSSILIZED: fossil}
     expected = [said.get(stage, Learning.TRAIN) for stage in GROWTH]
 
-    assert [one.learning for one in find(world, m.SeedMoveOrdered)] == expected
-    assert [one.learning for one in find(world, m.SeedMoved)] == expected
-    assert [one.order.learning for one in find(world, m.SeedMoved)] == expected
+    assert [one.order.learning for one in find(world, order_events.given(m.MoveSeed))] == expected
+    assert [one.order.learning for one in find(world, order_events.acted(m.MoveSeed))] == expected
+    assert [one.order.learning for one in find(world, order_events.acted(m.MoveSeed))] == expected
     assert world.state.seeds.seed("trunk").learning is fossil
 
 
@@ -89,10 +97,10 @@ def test_a_germination_has_the_length_of_its_warmup(policy, steps):
     world.state = replace(world.state, progress=replace(world.state.progress, steps_per_epoch=3))
     world.germinate()
     tick_until(world, lambda: world.stage() is Stage.GERMINATED, "germinated")
-    (moved,) = find(world, m.SeedMoved)
+    (moved,) = find(world, order_events.acted(m.MoveSeed))
     (entry,) = world.state.architecture.changes
 
-    assert (moved.warmup_steps, moved.order.warmup_steps) == (steps, steps)
+    assert (moved.order.warmup_steps, moved.order.warmup_steps) == (steps, steps)
     assert ('"warmup_steps"' in entry.arguments) == (steps is not None)
 
 
@@ -137,7 +145,7 @@ def test_a_blueprint_of_a_file_may_be_ordered_by_its_last_name():
     refused(world.germinate(blueprint="Two"), "NotFound", "/a/mine.py:Two", "/b/mine.py:Two")
     refused(world.germinate(blueprint="ine"), "NotFound")
     assert isinstance(world.germinate(blueprint="Mine"), Accepted)
-    assert find(world, m.SeedMoveOrdered)[0].blueprint == "/a/mine.py:Mine"
+    assert find(world, order_events.given(m.MoveSeed))[0].order.blueprint == "/a/mine.py:Mine"
 
 
 @pytest.mark.parametrize(
@@ -178,7 +186,7 @@ def test_one_slot_has_one_move_at_a_time():
 def test_a_seed_that_is_still_blended_in_does_not_advance():
     """The answer has alpha, and the step after which it is 1."""
     world = moved_to(world_at(blend_steps=6), Stage.BLENDING)
-    (blended,) = [one for one in find(world, m.SeedMoved) if one.stage is Stage.BLENDING]
+    (blended,) = [one for one in find(world, order_events.acted(m.MoveSeed)) if one.order.stage is Stage.BLENDING]
     last = blended.applied_before_step + 5
     refused(world.advance(), "Refused", "still blended in", f"1 after step {last}")
     until(world, last - 1)
@@ -242,11 +250,11 @@ def test_a_gate_that_fails_ends_the_order_and_leaves_the_seed():
     until(world, world.state.progress.step + 1)
     world.sick.add("trunk")
     world.advance()
-    until_found(world, m.SeedMoveAborted)
-    (aborted,) = find(world, m.SeedMoveAborted)[-1:]
+    until_found(world, order_events.aborted(m.MoveSeed))
+    (aborted,) = find(world, order_events.aborted(m.MoveSeed))[-1:]
     assert "were dropped because the seed's gradients were not finite" in aborted.why
-    assert (aborted.slot, aborted.stage) == ("trunk", Stage.BLENDING)
-    assert (world.stage(), world.state.boundary.waiting, world.state.seeds.given_by) == (Stage.TRAINING, (), ())
+    assert (aborted.order.slot, aborted.order.stage) == ("trunk", Stage.BLENDING)
+    assert (world.stage(), world.state.boundary.waiting) == (Stage.TRAINING, ())
 
 
 def test_a_seed_in_quarantine_is_culled_and_does_not_germinate_again():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import random
 
+from tests import order_events
 from tests.core.seeds.seeded import SLOTS, SeededWorld, assert_agrees, carried_through, in_step
 from tests.core.simulate import find, tick_until
 from tests.core.test_lifecycle import KEEP_BEST
@@ -44,18 +45,18 @@ def test_no_order_of_commands_deaths_and_rollbacks_leads_to_an_illegal_stage(see
 
         def look(event, at):
             nonlocal state
-            if isinstance(event, m.SeedMoved):
-                before = state.seeds.seed(event.slot).stage
-                assert event.stage in MOVES[before], (at, before)
-                assert event.before is before
-                reached.add(event.stage)
+            if isinstance(event, order_events.acted(m.MoveSeed)):
+                before = state.seeds.seed(event.order.slot).stage
+                assert event.order.stage in MOVES[before], (at, before)
+                assert event.order.before is before
+                reached.add(event.order.stage)
             state = apply(state, event)
 
         act = functools.partial(disturb, draw=random.Random(seed + offset))
         compared += carried_through(world, 700, act, look, assert_agrees, where)
         assert not any("moved to" in one.why for one in find(world, m.ReportRefused))
         assert state == world.state
-        moves += len(find(world, m.SeedMoved))
+        moves += len(find(world, order_events.acted(m.MoveSeed)))
         rolled_back += len(find(world, m.RolledBack))
     print(f"seed {seed}: {moves} moves, {compared} comparisons, {rolled_back} rollbacks, {sorted(reached)}")
 

@@ -7,6 +7,7 @@ import json
 import pytest
 from msgspec.structs import replace
 
+from tests import order_events
 from tests.core.facts import environment
 from tests.core.rates.test_rates_restored import gone_back
 from tests.core.seeds.seeded import SLOTS, SeededWorld, assert_agrees, in_step, moved_to
@@ -31,7 +32,7 @@ def world_at(step=2, **policy):
 
 def stages(world, slot="trunk"):
     """The stages that the slot went through, in order."""
-    return [one.stage for one in find(world, m.SeedMoved) if one.slot == slot]
+    return [one.order.stage for one in find(world, order_events.acted(m.MoveSeed)) if one.order.slot == slot]
 
 
 def ledger(state):
@@ -50,7 +51,7 @@ def test_a_culled_slot_is_free_again_after_its_embargo():
     assert world.state.progress.epoch_finished == culled + 2
     tick_until(world, lambda: world.stage() is Stage.DORMANT, "dormant")
     assert stages(world)[-4:] == AFTER_A_CULL
-    by = [(one.by, one.reason) for one in find(world, m.SeedMoved)[-4:]]
+    by = [(one.by, one.reason) for one in find(world, order_events.acted(m.MoveSeed))[-4:]]
     assert by[0] == ("test", "it is worse")
     assert by[1:] == [
         ("tolariad", "a culled slot stays empty for a while"),
@@ -89,17 +90,17 @@ def test_a_reset_that_is_not_clean_is_tried_again_at_the_next_epoch():
     world.trainer.orders.clear()
     why = "the slot still holds 40 parameters of the culled seed"
     world.trainer.todo.append(m.BoundaryOrderReport(order=cause, applied_before_step=4, refused=why))
-    until_found(world, m.SeedMoveAborted)
+    until_found(world, order_events.aborted(m.MoveSeed))
     assert world.stage() is Stage.RESETTING
     assert world.state.boundary.waiting == ()
     tick_until(world, lambda: world.stage() is Stage.DORMANT, "tried again")
-    assert find(world, m.SeedMoveAborted)[-1].why == why
+    assert find(world, order_events.aborted(m.MoveSeed))[-1].why == why
 
 
 def test_one_event_is_the_move_and_the_ledger_s_entry():
     """No crash comes between the two; a number of the next change follows from both kinds."""
     world = moved_to(world_at(), Stage.GERMINATED)
-    moved = find(world, m.SeedMoved)[-1]
+    moved = find(world, order_events.acted(m.MoveSeed))[-1]
     before = fold(RunState(), world.events[: world.events.index(moved)])
     after = apply(before, moved)
     assert (ledger(before), before.seeds.seed("trunk").stage) == ([], Stage.DORMANT)
@@ -121,15 +122,14 @@ def test_the_digest_of_orders_covers_what_a_seed_is_and_not_why():
     """Another blueprint or shape of input is another run; another reason is none."""
 
     def digest(**given):
-        fields = {"slot": "a", "stage": Stage.GERMINATED, "before": Stage.DORMANT, "germination": 1}
-        return fold(
-            RunState(), [m.SeedMoved(**{**fields, "applied_before_step": 3, "number": 1, **given})]
-        ).boundary.digest
+        why = {name: given.pop(name) for name in ("by", "reason", "outcome") if name in given}
+        order = m.MoveSeed(**{"slot": "a", "stage": Stage.GERMINATED, "number": 1, **given})
+        return fold(RunState(), [m.OrderActed(order=order, applied_before_step=3, number=1, **why)]).boundary.digest
 
     same = digest(blueprint="conv", example=(1, 8))
-    assert digest(blueprint="conv", example=(1, 8), reason="because", by="me", epochs=3) == same
+    assert digest(blueprint="conv", example=(1, 8), reason="because", by="me", outcome=m.SeedMove(epochs=3)) == same
     others = [digest(blueprint="conv", example=(1, 9)), digest(blueprint="low_rank", example=(1, 8))]
-    others += [digest(blueprint="conv", example=(1, 8), germination=2)]
+    others += [digest(blueprint="conv", example=(1, 8), number=2)]
     others += [digest(blueprint="conv", example=(1, 8), parameters={"rank": 2.0})]
     assert len({same, *others}) == 5
 
@@ -229,19 +229,20 @@ def test_a_seed_that_is_not_finite_is_culled_at_the_epoch_s_end():
     world = moved_to(moved_to(world_at(), Stage.TRAINING, "neck"), Stage.TRAINING)
     world.trainer.not_finite.add("trunk")
     tick_until(world, lambda: world.stage() is Stage.EMBARGOED, "culled")
-    (culled,) = [one for one in find(world, m.SeedMoved) if one.stage is Stage.CULLED]
-    assert (culled.slot, culled.by) == ("trunk", "tolariad")
+    (culled,) = [one for one in find(world, order_events.acted(m.MoveSeed)) if one.order.stage is Stage.CULLED]
+    assert (culled.order.slot, culled.by) == ("trunk", "tolariad")
     assert culled.reason == "its parameters are not finite, so it cannot recover"
     assert st.is_said(culled)
-    assert culled.epochs == find(world, m.EpochFinished)[-1].epoch
+    assert culled.outcome.epochs == find(world, m.EpochFinished)[-1].epoch
     assert world.stage("neck") is Stage.TRAINING
 
 
 def test_a_seed_whose_blueprint_has_another_file_is_said_at_the_next_start():
     """The hash at its germination is recorded. The same file is not said."""
     world = moved_to(world_at(), Stage.TRAINING)
-    moved = next(one for one in find(world, m.SeedMoved) if one.stage is Stage.GERMINATED)
-    germinated = replace(moved, blueprint="/a/own.py:Wide", source="ab")
+    moved = next(one for one in find(world, order_events.acted(m.MoveSeed)) if one.order.stage is Stage.GERMINATED)
+    order = replace(moved.order, blueprint="/a/own.py:Wide")
+    germinated = replace(moved, order=order, outcome=replace(moved.outcome, source="ab"))
     state = fold(RunState(), [germinated])
     same, other = (m.BlueprintSource(name="/a/own.py:Wide", hash=one) for one in ("ab", "cd"))
     assert state.seeds.other_blueprints((same,)) == ()
@@ -263,20 +264,11 @@ def test_a_trainer_whose_seed_is_in_another_stage_is_not_trusted():
     tick_until(world, lambda: world.stage() is Stage.GERMINATED, "germinated")
     world.advance()
     waiting = world.state.boundary.waiting[0]
-    seeds = {"trunk": apply(world.state, find(world, m.SeedMoved)[-1]).seeds.seed("trunk")}
+    seeds = {"trunk": apply(world.state, find(world, order_events.acted(m.MoveSeed))[-1]).seeds.seed("trunk")}
     assert cause != waiting.cause.seq
     wrong = fold(
         world.state,
-        [
-            m.SeedMoved(
-                slot="trunk",
-                stage=Stage.CULLED,
-                before=Stage.GERMINATED,
-                germination=1,
-                applied_before_step=4,
-                number=2,
-            )
-        ],
+        [m.OrderActed(order=m.MoveSeed(slot="trunk", stage=Stage.CULLED, number=1), applied_before_step=4, number=2)],
     )
     report = m.SeedMovedReport(order=waiting.cause.seq, applied_before_step=4)
     (refused,) = decide(wrong, report, m.Now(1, 1)).events

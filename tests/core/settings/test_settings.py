@@ -71,6 +71,8 @@ def test_a_silent_document_gives_the_source_documents_defaults():
 @pytest.mark.parametrize(
     ("document", "path", "nearest"),
     [
+        ({"checkpoint": {"patience": 3}}, "checkpoint.patience", "stop.patience"),
+        ({"checkpoint": {"keep_lst": 3}}, "checkpoint.keep_lst", "keep_last"),
         ({"epoch": 3}, "epoch", "epochs"),
         ({"rollback": {"fast_path_timout_ms": 1}}, "rollback.fast_path_timout_ms", "fast_path_timeout_ms"),
         ({"base_lr": 1.0}, "base_lr", "learning_rate.base_lr"),
@@ -229,7 +231,7 @@ def test_a_key_of_a_schedule_without_effect_is_said():
     of_group |= {"optimizer": {"groups": [{"match": "*", "policy": "./a.py:f", "warmup_epochs": 2}]}}
 
     assert list(rate_notes(read_settings(onecycle))) == [
-        "warmup_epochs has no effect on the policy onecycle, whose curve begins at the first step"
+        "a warm-up has no effect on the policy onecycle, whose curve begins at the first step"
     ]
     assert "no effect on the policy ./a.py:f" in " ".join(rate_notes(read_settings(of_group)))
     restarts = {"policy": "cosine_restarts", "warmup_epochs": 0}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import order_events
 from tests.core.boundary.test_orders import acted
 from tests.core.simulate import find, tick_until, until, until_found
 from tests.core.strategy.asked import SLOTS, StrategyWorld, command, refusals
@@ -34,9 +35,14 @@ def breaker(name, state, id_="b1"):
 def test_a_seed_germinates_by_the_rules_that_hold_for_operators():
     """The move is ordered of the trainer before training goes on, in the strategy's name and with its reason."""
     world = StrategyWorld(0, slots=SLOTS).until_asked().answer(seed())
-    (ordered,) = find(world, m.SeedMoveOrdered)
+    (ordered,) = find(world, order_events.given(m.MoveSeed))
 
-    assert (ordered.slot, ordered.stage, ordered.number, ordered.id) == ("first", Stage.GERMINATED, 1, "s1")
+    assert (ordered.order.slot, ordered.order.stage, ordered.order.number, ordered.id) == (
+        "first",
+        Stage.GERMINATED,
+        1,
+        "s1",
+    )
     assert (ordered.actor.program, ordered.actor.reason) == ("strategy", "plateau")
     assert [type(one) for one in world.sent[-2:]] == [m.MoveSeed, type(world.sent[-1])]
     assert world.continued() == [1]
@@ -82,7 +88,10 @@ def test_a_command_that_comes_twice_acts_once():
     world.finish()
 
     assert [event.repeated for event in find(world, m.StrategyAnswered)] == [("a",), ("a", "b")]
-    assert [event.values for event in find(world, m.HyperparametersChanged)] == [{"weight_decay": 0.5}, {"eps": 1e-6}]
+    assert [event.order.values for event in find(world, order_events.acted(m.SetHyperparameters))] == [
+        {"weight_decay": 0.5},
+        {"eps": 1e-6},
+    ]
     assert len(refusals(world)) == 1
 
 
@@ -93,22 +102,24 @@ def test_a_rate_of_an_optimizer_moves_all_its_groups_in_their_ratio():
     before = {group.name: rate_of(group, step) for group in world.state.rates.groups}
     half = before["body"] / 2
     world.answer(adjust(lr=half))
-    ordered = {event.group: event.value for event in find(world, m.RateOrdered)}
+    ordered = {event.order.group: event.order.value for event in find(world, order_events.given(m.SetRate))}
 
     assert ordered == {name: pytest.approx(before[name] / 2) for name in ("body", "head", "seed")}
     assert before["still"] == 0.0
-    assert [event.id for event in find(world, m.RateOrdered)] == ["o1", "", ""]
+    assert [event.id for event in find(world, order_events.given(m.SetRate))] == ["o1", "", ""]
     assert world.state.control.outcome("o1") is not None
     until(world, 5)
-    assert len(find(world, m.RateChanged)) == 3
+    assert len(find(world, order_events.acted(m.SetRate))) == 3
 
 
 def test_a_group_can_be_adjusted_alone():
     """By its name; the values go to the trainer with it."""
     world = StrategyWorld(0).until_asked().answer(adjust(optimizer="head", lr=0.03, eps=1e-6))
-    assert [(event.group, event.value) for event in find(world, m.RateOrdered)] == [("head", 0.03)]
+    assert [(event.order.group, event.order.value) for event in find(world, order_events.given(m.SetRate))] == [
+        ("head", 0.03)
+    ]
     until(world, 5)
-    assert [event.optimizer for event in find(world, m.HyperparametersChanged)] == ["head"]
+    assert [event.order.optimizer for event in find(world, order_events.acted(m.SetHyperparameters))] == ["head"]
 
 
 def test_hyper_parameters_that_the_trainer_refuses_change_nothing():
@@ -116,9 +127,9 @@ def test_hyper_parameters_that_the_trainer_refuses_change_nothing():
     world = StrategyWorld(0).until_asked().answer(adjust("a", nesterov=1.0), adjust("b", eps=1e-6))
     until(world, 5)
 
-    (aborted,) = find(world, m.HyperparametersAborted)
+    (aborted,) = find(world, order_events.aborted(m.SetHyperparameters))
     assert "nesterov" in aborted.why
-    assert acted(world) == [(1, 5, "HyperparametersChanged")]
+    assert acted(world) == [(1, 5, "SetHyperparameters")]
 
 
 def test_a_rollback_comes_first_and_makes_the_rest_void():
@@ -136,7 +147,7 @@ def test_a_rollback_comes_first_and_makes_the_rest_void():
     until_found(world, m.RolledBack)
     assert world.state.strategy.rollbacks == 1
     world.finish()
-    assert find(world, m.HyperparametersChanged) == []
+    assert find(world, order_events.acted(m.SetHyperparameters)) == []
     assert world.state.run.phase is st.Phase.COMPLETED
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests import order_events
 from tests.core.boundary.test_orders import acted
 from tests.core.simulate import find, take_checkpoint, tick_until, until, until_found
 from tests.core.strategy.asked import SLOTS, StrategyWorld, command
@@ -56,13 +57,13 @@ def test_training_waits_for_the_answer_and_its_orders_come_before_continue():
     assert names == ["KeepStrategyState", "SetRate", "SetRate", "SetRate", "SetHyperparameters", "Continue"]
     assert q.gate_open(world.state)
     (commanded,) = find(world, m.StrategyCommanded)
-    root = {event.root for event in (*find(world, m.BoundaryOrderGiven), commanded)}
+    root = {event.root for event in (*find(world, m.OrderGiven), commanded)}
     assert len(root) == 1
     world.finish()
     assert [kind for _, step, kind in acted(world) if step == 5] == [
-        "StrategyStateKept",
-        *["RateChanged"] * 3,
-        "HyperparametersChanged",
+        "KeepStrategyState",
+        *["SetRate"] * 3,
+        "SetHyperparameters",
     ]
     assert world.trainer is None or world.trainer.hyper == {"eps": 1e-6}
     assert world.state.strategy.kept == b"one"
@@ -74,7 +75,7 @@ def test_an_answer_without_commands_costs_one_event_and_no_order():
     (answered,) = find(world, m.StrategyAnswered)
 
     assert (answered.epoch, answered.commands, answered.spans.answer) == (1, (), 0.002)
-    assert find(world, m.BoundaryOrderGiven) == []
+    assert find(world, m.OrderGiven) == []
     assert world.continued() == [1]
 
 
@@ -211,7 +212,7 @@ def test_a_death_after_the_answer_loses_no_order_and_asks_nobody_again(who):
     until(world, 7)
 
     assert epochs_asked(world) == [1]
-    assert [kind for _, _, kind in acted(world)] == ["StrategyStateKept", "HyperparametersChanged"]
+    assert [kind for _, _, kind in acted(world)] == ["KeepStrategyState", "SetHyperparameters"]
     assert (world.trainer.kept, world.trainer.hyper) == (b"one", {"weight_decay": 0.5})
     script = [(one.number, one.before_step, type(one.order).__name__) for one in world.trainer.script_orders]
     assert script == [(1, 5, "KeepStrategyState"), (2, 5, "SetHyperparameters")]
@@ -241,7 +242,7 @@ def test_a_rollback_closes_the_question_and_takes_the_state_back():
     world.finish()
 
     assert [event.reason for event in find(world, m.StrategyTimedOut)] == [m.NoAnswer.OVERTAKEN]
-    assert find(world, m.HyperparametersChanged) == []
+    assert find(world, order_events.acted(m.SetHyperparameters)) == []
     assert [event.generation for event in find(world, m.StrategyAsked)] == [1, 2, 3]
 
 
@@ -261,7 +262,7 @@ def test_a_state_that_a_rollback_left_behind_is_not_kept():
     orders.append(late)
     until(world, 2)
 
-    assert len(find(world, m.StrategyStateDropped)) == 1
+    assert len(find(world, order_events.aborted(m.KeepStrategyState))) == 1
     assert world.state.strategy.kept == b""
     world.until_asked(1)
     assert world.questions[-1].state == b""

@@ -157,7 +157,9 @@ def test_skipped_batches_hide_nothing_that_the_run_did_between_them():
 DIED = {"incarnation": 1, "step": 18, "output": "a\n" * 9000 + "ValueError: 11\n", "stacks": "s" * 9000}
 RERUN = {"first": 11, "last": 18, "compared": 8}
 UNITS = {"layer": tuple(range(3000))}
-MASKS = {"cycle": 2, "units": UNITS, "sha256": "ab"}
+MASKS = m.MaskUnits(cycle=2, units=UNITS, sha256="ab", plan="p" * 9000)
+SMALLER = m.CompactModel(cycle=2, units=UNITS, removal="r" * 9000)
+RATE = m.SetRate(group="default", value=0.001)
 OTHER = m.Difference(step=12, field="loss", expected="0x1p+0", found="0x1.8p+0")
 
 
@@ -170,16 +172,16 @@ OTHER = m.Difference(step=12, field="loss", expected="0x1p+0", found="0x1.8p+0")
         (m.RerunFinished(**RERUN), False),
         (m.RerunFinished(**RERUN, first_difference=OTHER), True),
         (m.RerunDiverged(difference=OTHER), True),
-        (m.RateOrdered(group="default", value=0.001, actor=m.Actor(uid=1000)), False),
+        (m.OrderGiven(order=RATE, actor=m.Actor(uid=1000)), False),
         (m.StopRequested(mode=m.StopMode.GRACEFUL, origin=m.Origin.SIGNAL), False),
         (skipped(m.SkipReason.SPIKE), True),
         (m.ConservativeModeLeft(healthy_epochs=3, seconds=300.0), False),
         (m.PruneCycleFailed(cycle=2, why="no memory"), True),
         (m.PruneBreakerOpened(failures=3, why="no memory"), True),
-        (m.MasksApplied(applied_before_step=9, number=1, plan="p" * 9000, **MASKS), False),
+        (m.OrderActed(order=MASKS, applied_before_step=9, number=1, outcome=m.Masking()), False),
         (m.MaskSetRejected(cycle=2, sha256="ab", trips=(), action=WindowAction.RELEASE, why="slow"), True),
-        (m.ModelCompacted(cycle=2, units=UNITS, removal="r" * 9000, applied_before_step=9, number=2), False),
-        (m.CompactionAborted(cycle=2, why="a seed grows"), True),
+        (m.OrderActed(order=SMALLER, applied_before_step=9, number=2), False),
+        (m.OrderAborted(order=SMALLER, why="a seed grows"), True),
     ],
     ids=lambda value: type(value).__name__,
 )
@@ -202,7 +204,7 @@ def test_a_trainer_that_was_told_to_end_is_no_trouble(reason):
     """
     assert not st.is_said(m.TrainerDied(reason=reason, **DIED))
     assert not st.is_said(m.CheckpointAborted(id="c000001", why="the trainer was ended"))
-    assert not st.is_said(m.RateOrdered(group="default", value=0.001))
+    assert not st.is_said(m.OrderGiven(order=RATE))
 
 
 def test_the_last_trouble_of_a_kind_stays_however_many_others_follow():

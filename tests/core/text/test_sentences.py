@@ -21,6 +21,7 @@ from tolariad.core.messages.vocabulary import EVENT_TYPES
 
 CHARACTERS_MAX = 150
 WORDS_MAX = 25
+OUTCOMES = m.Outcome.__subclasses__()
 DIGEST = "0123456789abcdef" * 4
 
 
@@ -54,11 +55,15 @@ def sample(kind: inspect.Type) -> Any:
             raise TypeError(kind)
 
 
-def samples(kind: type[m.Event]) -> list[m.Event]:
-    """Return events of a type, so that each of its enumerations has each of its values."""
+def samples(kind: type[Any]) -> list[Any]:
+    """Return events of a type, so that each of its enumerations has each of its values, and each order its outcome."""
     info = inspect.type_info(kind)
     fields = {field.name: sample(field.type) for field in info.fields}
-    found = [kind(**fields), kind(**{**fields, "actor": None})]
+    found = [kind(**fields), *([kind(**{**fields, "actor": None})] if "actor" in fields else [])]
+    for order in m.BOUNDARY_ORDERS if "order" in fields else ():
+        for one in samples(order):
+            outcomes = [sample(inspect.type_info(each)) for each in OUTCOMES] if "outcome" in fields else [None]
+            found += [kind(**{**fields, "order": one} | ({"outcome": each} if each else {})) for each in outcomes]
     for name, value in fields.items():
         if isinstance(value, Enum):
             found += [kind(**{**fields, name: one}) for one in type(value)]
@@ -99,11 +104,19 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
     ("event", "words"),
     [
         (
-            m.RateOrdered(group="default", value=0.001, actor=m.Actor(uid=1000, program="tolaria", reason="too noisy")),
+            m.OrderGiven(
+                order=m.SetRate(group="default", value=0.001),
+                actor=m.Actor(uid=1000, program="tolaria", reason="too noisy"),
+            ),
             "The learning rate of default becomes 0.001 at the next step, ordered by uid 1000: too noisy.",
         ),
         (
-            m.RateChanged(group="default", applied_before_step=4812, before=0.003, rate=0.001, curve=0.003, number=1),
+            m.OrderActed(
+                order=m.SetRate(group="default", value=0.001, curve=0.003),
+                applied_before_step=4812,
+                number=1,
+                outcome=m.RateSet(before=0.003),
+            ),
             "The learning rate of default is 0.001 from step 4812 on (before: 0.003).",
         ),
         (

@@ -23,7 +23,6 @@ def residual(model, x):
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
 ends = torch.tensor([[0.0], [1.0]])
-# LBFGS, which often follows, takes a closure: no run makes such a step yet.
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 config = {"rng_seed": 0, "checkpoint_interval_epochs": 1}
 run = Tolaria({"tolaria": config}, run_dir="runs/pinn").run(model, optimizer, DataLoader(range(STEPS), batch_size=None))

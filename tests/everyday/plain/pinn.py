@@ -20,7 +20,6 @@ def residual(model, x):
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(1, 32), nn.Tanh(), nn.Linear(32, 32), nn.Tanh(), nn.Linear(32, 1))
 ends = torch.tensor([[0.0], [1.0]])
-# LBFGS, which often follows, takes a closure: no run makes such a step yet.
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 
 for step in range(1, STEPS + 1):

@@ -17,7 +17,7 @@ from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core import messages as m
 from tolariad.daemon.request import StartRefused
-from tolariad.library import live
+from tolariad.library import LoopMisused, live
 
 STEPS = EPOCHS * STEPS_PER_EPOCH
 
@@ -112,7 +112,8 @@ def test_an_exception_in_a_block_is_recorded_and_the_next_start_goes_on_to_the_s
     with again.run:
         again.go()
 
-    assert [bool(one.kind) for one in of(events_of(tmp_path / "run"), m.ExceptionRaised)] == [True, True, False]
+    assert [bool(one.kind) for one in of(events_of(tmp_path / "run"), m.ExceptionRaised)] == [True, True]
+    assert of(events_of(tmp_path / "run"), m.RunStopped)
     assert (again.run.result.phase, again.bits) == ("completed", calm.bits)
 
 
@@ -187,21 +188,51 @@ def test_a_rollback_sends_a_loop_of_two_optimizers_back_to_the_same_bits(tmp_pat
     assert bits(again) == bits(calm)
 
 
-def test_a_scheduler_that_the_loop_steps_is_said_once_with_its_line(tmp_path, caplog):
-    """It has no effect; the line says what to do."""
+def by_scheduler(optimizer):
+    return torch.optim.lr_scheduler.StepLR(optimizer, 1)
+
+
+class ByHand:
+    """What a loop does without a scheduler."""
+
+    def __init__(self, optimizer):
+        self._optimizer, self.rate = optimizer, 0.05
+
+    def step(self):
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.rate
+
+
+class Same(ByHand):
+    def __init__(self, optimizer):
+        super().__init__(optimizer)
+        self.rate = 0.1
+
+
+@pytest.mark.parametrize("guarded", [True, False])
+@pytest.mark.parametrize(("kind", "says"), [(by_scheduler, "StepLR"), (ByHand, "the rate was changed"), (Same, "")])
+def test_a_rate_that_the_loop_sets_is_refused_at_its_first_use(tmp_path, kind, says, guarded):
+    """Never does the run train at another rate than the script prints. The same rate again is none."""
     model = network()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
-    run = Tolaria(configured(learning_rate={}), run_dir=tmp_path / "run").run(model, optimizer, loader())
-    with caplog.at_level(logging.WARNING, logger="tolariad.run"):
+    scheduler = kind(optimizer)
+    unguarded = {"enable_runtime_guards": False, "base_lr": 0.1, "policy": "constant", "warmup_epochs": 0}
+    rates = {} if guarded else unguarded
+    run = Tolaria(configured(learning_rate=rates), run_dir=tmp_path / "run").run(model, optimizer, loader())
+
+    def loop():
         for _ in run.epochs(2):
             for x, y in run.batches():
                 run.step(cross_entropy(model(x), y))
             scheduler.step()
-    (said,) = [one.getMessage() for one in caplog.records if "scheduler" in one.getMessage()]
-    assert f"{__file__}:" in said
-    assert "StepLR" in said
-    assert "Remove it and set `learning_rate.policy`" in said
+
+    if says:
+        with pytest.raises(LoopMisused, match=says) as raised:
+            loop()
+        for word in ("group default", "0.1", "learning_rate.policy", __file__, "remove this line"):
+            assert word in str(raised.value)
+    else:
+        loop()
     assert {event.lr for event in of(events_of(tmp_path / "run"), m.StepCompleted)} == {0.1}
 
 

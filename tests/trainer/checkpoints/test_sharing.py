@@ -95,15 +95,15 @@ def test_a_tensor_that_all_parameters_share_is_stored_once_and_shared_again(tmp_
     assert sum(name.endswith(".count") for name in capture(one, AT).tensors["optimizer-00000.safetensors"]) == 1
 
 
-def test_two_tensors_never_come_back_into_one_that_the_optimizer_shares(tmp_path, own):
+def test_two_tensors_never_come_back_into_one_that_the_optimizer_shares(tmp_path, own, monkeypatch):
     """Each parameter gets its own state from the checkpoint; none overwrites another's."""
     shared = trained(own(Counting), 0)
-    separate = type("Separate", (Counting,), {"is_shared": False})
+    separate = type("Counting", (Counting,), {"is_shared": False, "__module__": Counting.__module__})
     apart = trained(own(separate), 0, 1)
     for number, count in enumerate(counts(apart)):
         count.fill_(number)
     held = loaded(tmp_path, save(apart, tmp_path))
-    shared.optimizer.is_shared = False
+    monkeypatch.setattr(Counting, "is_shared", False)
     restore(shared, held)
 
     assert [float(count) for count in counts(shared)] == list(range(len(counts(apart))))
@@ -126,11 +126,10 @@ def test_a_snapshot_in_memory_keeps_the_sharing_too(own):
 @pytest.mark.parametrize(
     ("what", "named"),
     [
-        (lambda parameter: parameter, "model"),
         (lambda parameter: parameter.detach().view(-1)[:2], "model"),
         (lambda parameter: _halves()[0], "optimizer"),
     ],
-    ids=["a parameter itself", "a part of a parameter", "a part of another of its own"],
+    ids=["a part of a parameter", "a part of another of its own"],
 )
 def test_what_would_come_back_as_another_tensor_is_refused_by_its_path(own, what, named):
     """The error names both."""
@@ -153,10 +152,22 @@ def _halves():
     return _WHOLE[:4], _WHOLE
 
 
-def test_an_optimizer_that_keeps_a_parameter_is_refused_before_training(own):
+def test_an_optimizer_that_keeps_a_part_of_a_parameter_is_refused_before_training(own):
     """The trial step on a one-element parameter finds it."""
+    kind = type("Peer", (Peering,), {"what": staticmethod(lambda parameter: parameter.detach().view(-1)[:1])})
     with pytest.raises(SetupRefused, match=r"optimizer\.0\.peer: .* memory"):
-        own(Peering, tried=True)
+        own(kind, tried=True)
+
+
+def test_an_optimizer_that_keeps_a_whole_parameter_has_it_again_after_a_restore(tmp_path, own):
+    """As the same memory: SAM leaves a kept copy in the place of the parameter."""
+    one = trained(own(Peering, tried=True), 0, 1)
+    held = loaded(tmp_path, save(one, tmp_path))
+    after = bits(trained(one, 2), tmp_path, "one")
+    fresh = own(Peering)
+    restore(fresh, held)
+    assert all(state["peer"].data_ptr() == parameter.data_ptr() for parameter, state in fresh.optimizer.state.items())
+    assert bits(trained(fresh, 2), tmp_path, "fresh") == after
 
 
 def test_neighbours_in_one_memory_are_no_sharing(own):

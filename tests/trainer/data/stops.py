@@ -42,7 +42,8 @@ def through_a_checkpoint(state):
 def differing_stops(make, stops, *, moves=False, checked=False, **options):
     """Return the stops (epoch, batch) after which a new process goes on otherwise, and what the feeds found.
 
-    None stands for all stops. A stop is compared to the end of the epoch after it, up to the third.
+    None stands for all stops. One process is asked for its state at each; one more is asked at a stop in the middle
+    only. A stop is compared to the end of the epoch after it, up to the third.
     """
 
     def hook_of(data):
@@ -52,21 +53,17 @@ def differing_stops(make, stops, *, moves=False, checked=False, **options):
     whole = {epoch: taken(feed, epoch, hook=hook_of(data)) for epoch in (1, 2, 3)}
     found, differing = set(feed.findings), []
     feed.end_workers()
-    if stops is None:
-        stops = [(epoch, batch) for epoch in (1, 2) for batch in range(len(whole[epoch]) + 1)]
-    for epoch, wanted in stops:
-        batch = min(wanted, len(whole[epoch]))
+    every = [(epoch, batch) for epoch in (1, 2) for batch in range(len(whole[epoch]) + 1)]
+    wanted = every if stops is None else [(epoch, min(batch, len(whole[epoch]))) for epoch, batch in stops]
+    states = {}
+    for asked in [every, [every[len(every) * 2 // 3]]] if stops is None else [[one] for one in wanted]:
         data, feed = feed_over(make, checked=checked, **options)
-        for before in range(1, epoch):
-            taken(feed, before, hook=hook_of(data))
-        running = feed.epoch(epoch, 0) if batch else iter(())
-        for one in itertools.islice(running, batch):
-            hook_of(data)(one)
-        state = through_a_checkpoint(feed.state())
-        del running
+        states |= _states_at(feed, asked, hook_of(data))
+        found |= set(feed.findings)
         feed.end_workers()
+    for epoch, batch in wanted:
         data, feed = feed_over(make, **options)
-        feed.load_state(state)
+        feed.load_state(states[epoch, batch])
         rest = taken(feed, epoch, batch, hook=hook_of(data))
         after = taken(feed, epoch + 1, hook=hook_of(data)) if epoch < 3 else []
         feed.end_workers()
@@ -74,3 +71,21 @@ def differing_stops(make, stops, *, moves=False, checked=False, **options):
         if rest != whole[epoch][batch:] or after != whole.get(epoch + 1, []):
             differing.append((epoch, batch, rest == whole[epoch][batch:]))
     return differing, found, whole
+
+
+def _states_at(feed, stops, hook):
+    """Train up to the last of these stops. Return the state at each, as a checkpoint has it."""
+    states = {}
+    for epoch in range(1, stops[-1][0] + 1):
+        here = [batch for at, batch in stops if at == epoch]
+        if 0 in here:
+            states[epoch, 0] = through_a_checkpoint(feed.state())
+        if here == [0]:
+            break
+        for number, batch in enumerate(feed.epoch(epoch, 0), 1):
+            hook(batch)
+            if number in here:
+                states[epoch, number] = through_a_checkpoint(feed.state())
+            if (epoch, number) == stops[-1]:
+                break
+    return states

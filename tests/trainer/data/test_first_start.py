@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, Dataset, IterableDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 from tests.trainer.data.samplers import N, OfTheClock, Plain, closure
 from tolariad.trainer.data import first_start
@@ -322,3 +322,46 @@ def test_a_sampler_that_holds_a_model_is_drawn_from_at_the_epochs_begin():
     assert [[row[0] for row in batch.tolist()] for batch in resumed.epoch(1, 1)] == [
         [row[0] for row in b] for b in rest
     ]
+
+
+class _Tensors(TensorDataset):
+    pass
+
+
+def _with_items(items):
+    vars(items)["__getitems__"] = lambda indices: [items[index] for index in indices]
+    return items
+
+
+ROWS_SET = TensorDataset(ROWS)
+
+
+@pytest.mark.parametrize(
+    ("loader", "is_read"),
+    [
+        (DataLoader(ROWS_SET, 2, shuffle=True, generator=torch.Generator()), False),
+        (DataLoader(ROWS_SET, None), False),
+        (DataLoader(_Tensors(ROWS), 2), True),
+        (DataLoader(_with_items(TensorDataset(ROWS)), 2), True),
+        (DataLoader(ROWS_SET, 2, collate_fn=lambda items: items), True),
+        (DataLoader(ROWS_SET, 2, sampler=range(8)), True),
+        (DataLoader(ROWS_SET, batch_sampler=[[0, 1]]), True),
+        (DataLoader(ROWS_SET, 2, num_workers=1, worker_init_fn=print), True),
+    ],
+    ids=[
+        "shuffled",
+        "no batches",
+        "a class",
+        "items",
+        "a collate function",
+        "a sampler",
+        "batches",
+        "a worker's start",
+    ],
+)
+def test_only_tensors_in_memory_that_torch_itself_reads_are_not_read_before(monkeypatch, loader, is_read):
+    """A loader that is torch's in every part repeats itself. Anything of the user's is tried, in a child."""
+    tried = []
+    monkeypatch.setattr(first_start, "said_by_child", lambda *_: tried.append(1) or [{"part": "done"}])
+    LoaderFeed(loader, 3).check(())
+    assert bool(tried) is is_read

@@ -14,9 +14,11 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, default
 from tests.trainer.data.kinds import Holding, MadeAtFirstRead, OnlyItems, Sendable, Told, Transformed, mixing
 from tests.trainer.data.samplers import N, Plain, seeded
 from tests.trainer.data.stops import differing_stops, feed_over, taken
+from tolariad.trainer.data import sources
 from tolariad.trainer.data.held import shared_with
 from tolariad.trainer.data.loaders import LoaderFeed, feed_of
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.torch_private import choice
 
 
 def _over(kind, **more):
@@ -266,8 +268,11 @@ def _tell(worker):
 
 
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
-def test_a_resume_gives_each_batch_to_the_worker_that_had_it(persistent):
+@pytest.mark.parametrize("public", [False, True], ids=["", "public"])
+def test_a_resume_gives_each_batch_to_the_worker_that_had_it(persistent, public, monkeypatch):
     """Its number and its seed are those of the run without the interruption, at each batch and in the epoch after."""
+    for module in (sources, choice):
+        monkeypatch.setattr(module, "ONLY_PUBLIC", public)
     over = _over(OfItsWorker, worker_init_fn=_tell, num_workers=3, persistent_workers=persistent)
     differing, found, whole = differing_stops(over, [(1, 1), (1, 2), (2, 3)])
     assert differing == []

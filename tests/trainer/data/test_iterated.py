@@ -8,7 +8,7 @@ import threading
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data.datapipes.iter import IterableWrapper
 
 from tests.trainer.data.kinds import (
@@ -33,8 +33,10 @@ from tests.trainer.data.kinds import (
 )
 from tests.trainer.data.samplers import N, seeded
 from tests.trainer.data.stops import differing_stops, feed_over, taken
+from tolariad.trainer.data import sources
 from tolariad.trainer.data.feed import Bearing
 from tolariad.trainer.data.loaders import IterableFeed, LoaderFeed, feed_of
+from tolariad.trainer.torch_private.loaders import shut_down
 
 
 def _stream(kind, size=4, **more):
@@ -163,7 +165,8 @@ def test_a_loader_that_made_its_iterator_before_is_named(workers):
         def __iter__(self):
             return itertools.islice(self.made, 2)
 
-    feed = IterableFeed(Early(Holding(), 4, shuffle=True, num_workers=workers), 3)
+    loader = Early(Holding(), 4, shuffle=True, num_workers=workers)
+    feed = IterableFeed(loader, 3)
     feed.check(())
     assert len(taken(feed, 1)) == 2
     feed.load_state(feed.state())
@@ -172,6 +175,7 @@ def test_a_loader_that_made_its_iterator_before_is_named(workers):
     words = [finding.words for finding in feed.findings]
     assert any("holds an iterator" in one or "hold an iterator" in one for one in words)
     assert any("does not draw from its sampler" in one for one in words)
+    shut_down(loader.made)
 
 
 class ReadAhead:
@@ -300,3 +304,75 @@ def test_a_data_pipe_is_shuffled_anew_in_workers_that_live_on():
     differing, found, whole = differing_stops(make, [(1, 2), (2, 1)], checked=True)
     assert (differing, found) == ([], set())
     assert whole[1] != whole[2]
+
+
+def _with_seed_of_worker(item):
+    return torch.tensor([item, get_worker_info().seed], dtype=torch.float64)
+
+
+@pytest.mark.parametrize("kind", ["the loader", "a subclass"])
+def test_a_data_pipe_in_workers_that_live_on_has_the_workers_seed_again_after_a_resume(kind):
+    """That of the workers' start, as in torch, and not one of the epoch in which new workers begin."""
+
+    def make(**options):
+        pipe = IterableWrapper(range(N)).shuffle().sharding_filter().map(_with_seed_of_worker)
+        loader = DataLoader if kind == "the loader" else Scaling
+        return loader(pipe, 4, num_workers=2, persistent_workers=True, **options)
+
+    differing, found, whole = differing_stops(make, [(1, 2), (2, 1)])
+    assert (differing, found) == ([], set())
+    assert whole[1] != whole[2]
+
+
+@pytest.mark.parametrize(("public", "persistent", "named"), [(True, True, 1), (True, False, 0), (False, True, 0)])
+def test_workers_that_torch_has_no_public_way_to_end_are_named(monkeypatch, public, persistent, named):
+    """Those of a class of the user's own; a loader of torch's own is made anew, and its workers end with it."""
+    monkeypatch.setattr(sources, "ONLY_PUBLIC", public)
+    for make, count in ((_own(Scaling), named), (_inner, 0)):
+        _, feed = feed_over(make, checked=True, num_workers=1, persistent_workers=persistent)
+        assert ["cannot be ended" in found.words for found in feed.findings] == [True] * count
+
+
+class Cycling(Both):
+    """The second loader is shorter, and goes on from epoch to epoch by an iterator that is held."""
+
+    going = None
+
+    def __iter__(self):
+        first, second = self.loaders.values()
+        for batch in first:
+            self.going = self.going or iter(second)
+            beside = next(self.going, None)
+            if beside is None:
+                self.going = iter(second)
+                beside = next(self.going)
+            yield batch + beside.sum()
+
+
+def test_an_iterator_that_goes_on_in_the_next_epoch_is_named_when_that_begins():
+    """In a new process it is at its beginning. One that each epoch makes anew is not named."""
+    for make, named in (
+        (lambda: Cycling(_inner(), _inner(drop_last=True)), True),
+        (lambda: Both(_inner(), _inner()), False),
+    ):
+        _, feed = feed_over(make, checked=True)
+        taken(feed, 1)
+        assert not feed.take_findings()
+        taken(feed, 2)
+        assert ["hold an iterator (data.going)" in found.words for found in feed.findings] == [True] * named
+
+
+class Fresh:
+    """A loader with workers that is made anew in each epoch."""
+
+    def __len__(self):
+        return 4
+
+    def __iter__(self):
+        return iter(DataLoader(Holding(), 4, shuffle=True, num_workers=1))
+
+
+def test_the_threads_that_feed_workers_are_no_threads_that_draw():
+    """Of a loader that the data make themselves, too."""
+    _, feed = feed_over(Fresh, checked=True)
+    assert not feed.findings

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import multiprocessing
 import random
 import time
 from collections.abc import Iterator
@@ -59,6 +58,7 @@ def test_workers_do_not_change_a_batch_and_neither_does_the_position(options):
         assert batches(feed, epoch) == whole
         assert batches(feed, epoch, start=2) == whole[2:]
     assert batches(plain, 1) != batches(plain, 2)
+    feed.end_workers()
 
 
 @pytest.mark.parametrize("options", [{}, {"persistent_workers": True}], ids=str)
@@ -78,6 +78,7 @@ def test_how_far_workers_load_ahead_changes_no_batch(options):
         feed.load_ahead(1 if ahead is None else None)
         found = [torch.stack([part.double() for part in batch]).tolist() for batch in (first, *running)]
         assert found == batches(plain, epoch)
+    feed.end_workers()
 
 
 def test_the_process_wide_generators_are_left_alone():
@@ -255,19 +256,3 @@ def test_a_change_that_workers_who_live_on_do_not_see_is_said():
     (found,) = feed.findings
     assert "dataset.scale has changed" in found.words
     assert "persistent_workers=False" in found.words
-
-
-@pytest.mark.parametrize("persistent", [False, True])
-def test_no_worker_outlives_the_run_or_an_epoch_that_was_left(persistent):
-    """The garbage collector would end them some time later, and torch waits five seconds for each one then."""
-    others = set(multiprocessing.active_children())
-    feed = loader_feed(num_workers=2, persistent_workers=persistent)
-    batches = feed.epoch(1, 0)
-    next(batches)
-    before = set(multiprocessing.active_children()) - others
-    assert len(before) == 2
-    assert [len(batch) for batch in feed.epoch(2, 0)]
-    now = set(multiprocessing.active_children()) - others
-    assert now == before if persistent else not now
-    feed.end_workers()
-    assert not set(multiprocessing.active_children()) - others

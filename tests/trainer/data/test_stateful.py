@@ -54,6 +54,8 @@ def test_every_position_of_every_epoch_is_taken_up_exactly(workers, persistent):
         if stop < 5:
             assert equal(list(resumed.epoch(1, stop)), epochs[1][stop:])
         assert equal(list(resumed.epoch(2, 0)), epochs[2]), stop
+        first.end_workers(), resumed.end_workers()
+    whole.end_workers()
 
 
 def test_asking_for_the_state_draws_nothing_and_changes_nothing():

@@ -26,7 +26,7 @@ def audited(daemon_in, configured):
         options = {"route": route, "optimizer": optimizer, **options}
         daemon.train_here(configured(TASK, epochs=2, batch_size=8, task_options=options, audit={"every_steps": 2}))
         assert daemon.ended
-        return daemon.of(m.AuditReport)
+        return daemon.of(m.AuditDiffered)
 
     return train
 

@@ -29,7 +29,7 @@ def trained(daemon_in, configured):
         )
         daemon.train_here(configuration)
         assert daemon.ended
-        found = daemon.of(m.RateViolationReport)
+        found = daemon.of(m.LrViolationDetected)
         return daemon.files("end")[MODEL_PIECE], found
 
     return train
@@ -89,7 +89,7 @@ def test_a_re_run_tells_nothing_twice(daemon_in, configured):
     daemon.train_here(configuration)
     daemon.train_here(configuration)
 
-    steps = [report.step for report in daemon.of(m.RateViolationReport)]
+    steps = [report.step for report in daemon.of(m.LrViolationDetected)]
     assert steps == sorted(set(steps))
 
 
@@ -102,4 +102,4 @@ def test_without_guards_rates_are_written_all_the_same(trained, configured, daem
     )
 
     assert daemon.files("end")[MODEL_PIECE] == trained("none")[0]
-    assert not daemon.of(m.RateViolationReport)
+    assert not daemon.of(m.LrViolationDetected)

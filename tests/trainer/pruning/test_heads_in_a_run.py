@@ -86,7 +86,7 @@ def trained(daemon_in, configured):
         setup = daemon.train_here(config)
         assert daemon.ended
         daemon.reruns()
-        assert daemon.of(m.AuditReport, m.RateViolationReport) == []
+        assert daemon.of(m.AuditDiffered, m.LrViolationDetected) == []
         return daemon, setup
 
     return train

@@ -50,7 +50,7 @@ def trained(daemon_in, configure):
         setup = daemon.train_here(configure(task, **more))
         assert daemon.ended
         daemon.reruns()
-        assert daemon.of(m.AuditReport, m.RateViolationReport) == []
+        assert daemon.of(m.AuditDiffered, m.LrViolationDetected) == []
         return daemon, setup
 
     return train

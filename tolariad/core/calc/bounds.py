@@ -20,6 +20,8 @@ COUNT_MAX: Final = 2**53 - 1
 # An epoch times the steps of an epoch must stay a number that an event can hold.
 EPOCH_MAX: Final = 2**31 - 1
 SECONDS_MAX: Final = 1e9
+# The metric of a step that counts its tokens.
+TOKENS: Final = "tokens"
 NAME_CHARACTERS_MAX: Final = 1024
 # The names of step metrics that a run may have.
 METRICS_MAX: Final = 64

@@ -1,10 +1,9 @@
-"""Boundary orders of every kind, and the end of an epoch: the bases of their events, and the common answer.
+"""Boundary orders of every kind, and the end of an epoch: the bases, and the common answer.
 
-A boundary order changes what training computes: today a learning rate. The daemon sends each with its *cause*, the
+A boundary order changes what training computes, such as a learning rate. The daemon sends each with its *cause*, the
 number of the event that ordered it. The trainer obeys them at a boundary, in the order in which they came, and answers
-each once. Those that acted are numbered from 1 on the current branch. A kind is one BoundaryOrder, its events derived
-from those here, a handler in the trainer, and a rule that answers BoundaryOrderReport. `core.messages.boundary_order`
-lists the kinds. An order is made from its event, by the fields that both have.
+each once. Those that acted are numbered from 1 on the current branch. A kind is one BoundaryOrder, and perhaps an
+Outcome, with a handler in the trainer. `core.messages.boundary_order` has the events of all kinds.
 
 At the end of an epoch a component may be asked for orders before training goes on. It derives its events from
 BoundaryAsked and BoundaryClosed.
@@ -14,47 +13,36 @@ Promises: a cause is a key. Causes do not rise in the order of sending, so nothi
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
+from tolariad.core.calc.copying import Copying
 from tolariad.core.calc.units import Epoch, Seq, Step
 from tolariad.core.messages.base import Event, Report, TrainerEffect
 
 
 class BoundaryOrder(TrainerEffect, frozen=True, kw_only=True):
-    """Base of every kind. To the trainer: obey it at the next boundary. `cause` is the order's key."""
+    """Base of every kind. To the trainer: obey it at the next boundary. `cause` is the order's key.
 
-
-class BoundaryOrderGiven(Event, frozen=True, kw_only=True):
-    """Base of the events that accept an order. One BoundaryOrderActed or BoundaryOrderAborted of its cause ends it."""
-
-    KIND: ClassVar[type[BoundaryOrder]]
-
-    @property
-    def order(self) -> BoundaryOrder:
-        """Return the order for the trainer, without its cause."""
-        return self.KIND.of(self, cause=0)
-
-
-class BoundaryOrderActed(Event, frozen=True, kw_only=True):
-    """Base of the events that an order acts; `cause` is its key.
-
-    Update `applied_before_step` is the first one that it affects. `number` counts the orders of all kinds that acted,
-    from 1.
+    `ACCEPTS`: the names of the commands that are accepted by such an order. `RECORD`: the fields that change nothing of
+    what it does.
     """
 
-    KIND: ClassVar[type[BoundaryOrder]]
-
-    applied_before_step: Step
-    number: int
+    ACCEPTS: ClassVar[tuple[str, ...]] = ()
+    RECORD: ClassVar[tuple[str, ...]] = ("cause",)
 
     @property
-    def order(self) -> BoundaryOrder:
-        """Return the order that a re-run must obey at this place for the same result, with its cause."""
-        return self.KIND.of(self)
+    def accepted(self) -> str:
+        """Return the name of the command that the order accepts, or ""."""
+        return self.ACCEPTS[0] if self.ACCEPTS else ""
+
+    @property
+    def brief(self) -> Self:
+        """Return the order without its long parts, of which no sentence speaks."""
+        return self
 
 
-class BoundaryOrderAborted(Event, frozen=True, kw_only=True):
-    """Base of the events that an order never acted; `cause` is its key."""
+class Outcome(Copying, frozen=True, kw_only=True, omit_defaults=True, tag_field="type"):
+    """Base of what is recorded of an order that acts, besides the order itself."""
 
 
 class BoundaryOrderReport(Report, frozen=True, kw_only=True):

@@ -252,9 +252,13 @@ class RerunAborted(Event, frozen=True, kw_only=True):
 
 
 class RerunDiverged(Event, frozen=True, kw_only=True):
-    """A step came out differently under strict determinism and in the same environment. The run stops."""
+    """A step came out differently under strict determinism and in the same environment. The run stops.
+
+    `code`: the files of the user's program that have changed since the step was made.
+    """
 
     difference: Difference
+    code: tuple[str, ...] = ()
 
 
 class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
@@ -284,6 +288,12 @@ class AbortCheckpoints(TrainerEffect, frozen=True, kw_only=True):
 
 class DeleteCheckpoint(DaemonEffect, frozen=True, kw_only=True):
     """To the daemon: remove the files of checkpoint `id`."""
+
+    id: str
+
+
+class NameNewest(DaemonEffect, frozen=True, kw_only=True):
+    """To the daemon: let the link `checkpoints/latest` lead to checkpoint `id`."""
 
     id: str
 

@@ -1,27 +1,23 @@
 """Masks on a run's path: applied at a boundary, watched, released or rejected, and at last removed by a compaction.
 
-Three kinds of boundary orders: MaskUnits, ReleaseMasks, CompactModel. After MasksApplied a safety window is open. It
-ends in MaskSetPassed or MaskSetRejected, or with a rollback to a state without the masks.
+Three kinds of boundary orders: MaskUnits, ReleaseMasks, CompactModel. After masks act a safety window is open. It ends
+in MaskSetPassed or MaskSetRejected, or with a rollback to a state without the masks.
 
-Promises: every event that acted holds what a re-run or a restart needs to do the same without an analysis.
+Promises: an order that acts holds what a re-run or a restart needs to do the same without an analysis.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, Self
+
+from msgspec.structs import replace
 
 from tolariad.core.calc.bounds import COUNT_MAX, TEXT_CHARACTERS_MAX, unit
 from tolariad.core.calc.pruning.units import Units
 from tolariad.core.calc.pruning.verdict import Trip, WindowAction
-from tolariad.core.calc.units import Bytes, CallerId, Hex, Seconds, Step
+from tolariad.core.calc.units import Bytes, Hex, Seconds, Step
 from tolariad.core.messages.base import Event, Report
-from tolariad.core.messages.boundary import (
-    BoundaryOrder,
-    BoundaryOrderAborted,
-    BoundaryOrderActed,
-    BoundaryOrderGiven,
-    BoundaryOrderReport,
-)
+from tolariad.core.messages.boundary import BoundaryOrder, BoundaryOrderReport, Outcome
 from tolariad.core.messages.pruning import Channels, Cycle, ParameterCount, Plan
 
 Steps = Annotated[int, unit("optimizer updates", 0, COUNT_MAX)]
@@ -36,28 +32,16 @@ class MaskUnits(BoundaryOrder, frozen=True, kw_only=True):
 
     `units`: indices in the model as it is, without those masked before. `sha256`: of the masks of these units by
     parameter; if the trainer's differ, it refuses. `plan`: as in Analysis. `checkpoint`: the one that was analysed.
-    `grace_steps` updates are not judged; the `window_steps` after them are.
-    """
-
-    cycle: Cycle
-    units: Units
-    sha256: Hex
-    plan: Plan = ""
-    checkpoint: str = ""
-    grace_steps: Steps = 0
-    window_steps: Steps = 0
-
-
-class MasksOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
-    """Masks were ordered. It ends in exactly one of MasksApplied and MasksAborted. Fields as in MaskUnits.
-
+    `grace_steps` updates are not judged; the `window_steps` after them are. The others are for the record.
     `channels`: how many the units are; `total`: of the model before any pruning. `pruned_parameters` and
-    `total_parameters`: the same in parameters, as the analysis counted them. `spread`: of repeated validations, as the
-    analysis found it.
+    `total_parameters`: the same in parameters, as the analysis counted them. `spread`: of repeated validations.
     """
 
-    ORDER: ClassVar[str] = "PruneApply"
-    KIND: ClassVar[type[BoundaryOrder]] = MaskUnits
+    ACCEPTS: ClassVar[tuple[str, ...]] = ("PruneApply",)
+    RECORD: ClassVar[tuple[str, ...]] = (
+        *("cause", "channels", "total"),
+        *("pruned_parameters", "total_parameters", "spread"),
+    )
 
     cycle: Cycle
     units: Units
@@ -71,56 +55,35 @@ class MasksOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
     pruned_parameters: ParameterCount = 0
     total_parameters: ParameterCount = 0
     spread: float = 0.0
-    id: CallerId = ""
+
+    @property
+    def brief(self) -> Self:
+        """Return the order without units and plan."""
+        return replace(self, units={}, plan="")
 
 
-class MasksApplied(BoundaryOrderActed, frozen=True, kw_only=True):
-    """Masks are in force from update `applied_before_step` on. Fields as in MasksOrdered.
+class Masking(Outcome, frozen=True, kw_only=True):
+    """Of MaskUnits.
 
     `pinned`: the checkpoint before the masks, to which the run goes back if they prove harmful. `accuracy_before`: of
     the last validation. `parameters`: how many parameters of the model these masks cover; `pruned_parameters`: those of
-    them that no older mask covers, as the trainer counted them. `by`, `reason`: who ordered it. `number` counts the
-    boundary orders that acted, from 1. `accuracy_now`, `accuracy_masked`: on held-out data at the boundary, without the
-    masks and with them; None: not measured. `loss_before`: of the last validation, if the task measures no accuracy. It
-    is replaced by 1 - the relative rise of the loss until the window ends.
+    them that no older mask covers, as the trainer counted them. `accuracy_now`, `accuracy_masked`: on held-out data at
+    the boundary, without the masks and with them; None: not measured. `loss_before`: of the last validation, if the
+    task measures no accuracy. It is replaced by 1 - the relative rise of the loss until the window ends.
     """
 
-    KIND: ClassVar[type[BoundaryOrder]] = MaskUnits
-
-    cycle: Cycle
-    units: Units
-    sha256: Hex
-    applied_before_step: Step
-    number: int
-    plan: Plan = ""
-    checkpoint: str = ""
     pinned: str = ""
-    grace_steps: Steps = 0
-    window_steps: Steps = 0
-    channels: Channels = 0
-    total: Channels = 0
     accuracy_before: float | None = None
-    spread: float = 0.0
     parameters: ParameterCount = 0
     pruned_parameters: ParameterCount = 0
-    total_parameters: ParameterCount = 0
     model_hash: Hex = ""
     accuracy_now: float | None = None
     accuracy_masked: float | None = None
     loss_before: float | None = None
-    by: str = ""
-    reason: str = ""
-
-
-class MasksAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
-    """Ordered masks were not applied: they do not fit the model as it is now. Nothing was changed."""
-
-    cycle: Cycle
-    why: str
 
 
 class MasksAppliedReport(BoundaryOrderReport, frozen=True, kw_only=True):
-    """The answer to MaskUnits that acts. Fields as in MasksApplied."""
+    """The answer to MaskUnits that acts. Fields as in Masking."""
 
     parameters: ParameterCount = 0
     pruned_parameters: ParameterCount = 0
@@ -195,31 +158,10 @@ class ReleaseMasks(BoundaryOrder, frozen=True, kw_only=True):
     cycle: Cycle
 
 
-class MasksReleaseOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
-    """The release of masks was ordered. It ends in exactly one of MasksReleased and MasksReleaseAborted."""
+class MasksLifted(Outcome, frozen=True, kw_only=True):
+    """Of ReleaseMasks. `parameters`: how many parameters of the model the masks covered."""
 
-    KIND: ClassVar[type[BoundaryOrder]] = ReleaseMasks
-
-    cycle: Cycle
-    why: str = ""
-
-
-class MasksReleased(BoundaryOrderActed, frozen=True, kw_only=True):
-    """The masks of `cycle` are lifted. Update `applied_before_step` is the first one without them."""
-
-    KIND: ClassVar[type[BoundaryOrder]] = ReleaseMasks
-
-    cycle: Cycle
-    applied_before_step: Step
-    number: int
     parameters: ParameterCount = 0
-
-
-class MasksReleaseAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
-    """Masks could not be lifted, and stay."""
-
-    cycle: Cycle
-    why: str
 
 
 class MasksReleasedReport(BoundaryOrderReport, frozen=True, kw_only=True):
@@ -238,38 +180,27 @@ class CompactModel(BoundaryOrder, frozen=True, kw_only=True):
     and removes the same without tracing the model; otherwise it is "".
     """
 
+    ACCEPTS: ClassVar[tuple[str, ...]] = ("PruneCompact",)
+
     cycle: Cycle
     units: Units
     removal: Removal = ""
 
-
-class CompactionOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
-    """A compaction was ordered. It ends in exactly one of ModelCompacted and CompactionAborted."""
-
-    ORDER: ClassVar[str] = "PruneCompact"
-    KIND: ClassVar[type[BoundaryOrder]] = CompactModel
-
-    cycle: Cycle
-    units: Units
-    id: CallerId = ""
+    @property
+    def brief(self) -> Self:
+        """Return the order without units and removal."""
+        return replace(self, units={}, removal="")
 
 
-class ModelCompacted(BoundaryOrderActed, frozen=True, kw_only=True):
-    """The masked units are removed, and update `applied_before_step` is the first one of the smaller model.
+class Compaction(Outcome, frozen=True, kw_only=True):
+    """Of CompactModel: update `applied_before_step` is the first one of the smaller model.
 
-    It is the entry `prune.compact` of the architecture ledger. Its arguments are `removal`: with them the same is
-    removed from the model as the task builds it. `channels`: how many were removed. `bytes`: of parameters, buffers
-    and optimizer state. `step_s`: a forward and backward pass, measured on copies. `difference`: greatest difference of
-    the outputs.
+    It is the entry `prune.compact` of the architecture ledger. Its arguments are `removal` of the order: with them the
+    same is removed from the model as the task builds it. `channels`: how many were removed. `bytes`: of parameters,
+    buffers and optimizer state. `step_s`: a forward and backward pass, measured on copies. `difference`: greatest
+    difference of the outputs.
     """
 
-    KIND: ClassVar[type[BoundaryOrder]] = CompactModel
-
-    cycle: Cycle
-    units: Units
-    removal: Removal
-    applied_before_step: Step
-    number: int
     channels: Channels = 0
     parameters_before: ParameterCount = 0
     parameters: ParameterCount = 0
@@ -278,19 +209,10 @@ class ModelCompacted(BoundaryOrderActed, frozen=True, kw_only=True):
     step_s_before: Seconds | None = None
     step_s: Seconds | None = None
     difference: float = 0.0
-    by: str = ""
-    reason: str = ""
-
-
-class CompactionAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
-    """The masked units were not removed. Masks and model are as before."""
-
-    cycle: Cycle
-    why: str
 
 
 class ModelCompactedReport(BoundaryOrderReport, frozen=True, kw_only=True):
-    """The answer to CompactModel that acts. Fields as in ModelCompacted."""
+    """The answer to CompactModel that acts. Fields as in CompactModel and Compaction."""
 
     removal: Removal = ""
     parameters_before: ParameterCount = 0

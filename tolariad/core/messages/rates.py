@@ -14,7 +14,7 @@ from tolariad.core.calc.learning_rate.schedule import LRPolicy
 from tolariad.core.calc.learning_rate.tabulated import Tabulated
 from tolariad.core.calc.units import Epoch, Loss, Name, OrderedRate, Rate, Step
 from tolariad.core.messages.base import Event, Report
-from tolariad.core.messages.boundary import BoundaryOrder, BoundaryOrderAborted, BoundaryOrderActed, BoundaryOrderGiven
+from tolariad.core.messages.boundary import BoundaryOrder, Outcome
 from tolariad.core.messages.control import Command
 
 
@@ -37,15 +37,23 @@ class LrSet(Command, frozen=True, kw_only=True):
 class SetRate(BoundaryOrder, frozen=True, kw_only=True):
     """To the trainer: make `value` the rate of `group`. `policy` replaces its curve, by `function` if that is a table.
 
-    `curve`: in a re-run, the recorded rate of the group's curve, by which the rest of it scales. Otherwise the trainer
-    computes it.
+    `curve`: of an order that acts, the rate of the group's curve at that step; the rest of the curve scales by the two.
+    Otherwise the trainer computes it.
     """
+
+    ACCEPTS: ClassVar[tuple[str, ...]] = ("LrSet",)
 
     group: str
     value: Rate
     policy: LRPolicy | None = None
     curve: Rate | None = None
     function: Tabulated | None = None
+
+
+class RateSet(Outcome, frozen=True, kw_only=True):
+    """Of SetRate. `before`: the rate of the update before it (for the first one: that it would have had)."""
+
+    before: Rate = 0.0
 
 
 class LrGroupsRegistered(Event, frozen=True, kw_only=True):
@@ -65,51 +73,6 @@ class LrGroupsChanged(Event, frozen=True, kw_only=True):
 
     applied_before_step: Step
     groups: tuple[Group, ...]
-
-
-class RateOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
-    """A rate was ordered. It ends in exactly one of RateChanged and RateOrderAborted."""
-
-    ORDER: ClassVar[str] = "LrSet"
-    KIND: ClassVar[type[BoundaryOrder]] = SetRate
-
-    group: str
-    value: Rate
-    policy: LRPolicy | None = None
-    function: Tabulated | None = None
-    id: str = ""
-
-
-class RateChanged(BoundaryOrderActed, frozen=True, kw_only=True):
-    """An order acts: update `applied_before_step` is the first one at `rate`.
-
-    `curve`: the rate of the group's curve at that step; the rest of the curve scales by the two. `before`: the rate of
-    the update before it (for the first update: the rate that it would have had). `number` counts the boundary orders
-    that acted, from 1.
-    """
-
-    KIND: ClassVar[type[BoundaryOrder]] = SetRate
-
-    group: str
-    applied_before_step: Step
-    before: Rate
-    rate: Rate
-    curve: Rate
-    number: int
-    policy: LRPolicy | None = None
-    function: Tabulated | None = None
-
-    @property
-    def order(self) -> SetRate:
-        """Return the order that a re-run must obey for the same rates, with its cause."""
-        return SetRate.of(self, value=self.rate)
-
-
-class RateOrderAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
-    """An ordered rate never acted."""
-
-    group: str
-    why: str
 
 
 class PlateauReached(Event, frozen=True, kw_only=True):
@@ -145,17 +108,27 @@ class Standing(msgspec.Struct, frozen=True, kw_only=True):
     loss_sum: Loss = 0.0
 
 
+class UndoneRate(msgspec.Struct, frozen=True):
+    """A rate that somebody had ordered after a rollback's target: of which group, from which step on."""
+
+    group: str
+    rate: float
+    step: Step
+
+
 class RatesRestored(Event, frozen=True, kw_only=True):
     """A rollback restored the rates of its target. Orders and plateaus from after it no longer act.
 
     `orders`: how many boundary orders had acted there; the next one to act gets the next number. `losses`, `loss_sum`:
-    the steps of the target's epoch before it, and the sum of their losses, by which its plateaus are judged.
+    the steps of the target's epoch before it, and the sum of their losses, by which its plateaus are judged. `undone`:
+    the newest ordered rates that do not act any more, one a group.
     """
 
     groups: tuple[Group, ...]
     orders: int = 0
     losses: int = 0
     loss_sum: Loss = 0.0
+    undone: tuple[UndoneRate, ...] = ()
 
 
 # The reason in the kernel's own violation events.
@@ -193,33 +166,6 @@ class RatesStandingReport(Report, frozen=True, kw_only=True):
     """Training began before a rollback's target and has repeated everything up to it. These are the rates there."""
 
     rates: Standing
-
-
-class RateGroupsReport(Report, frozen=True, kw_only=True):
-    """Fields as in LrGroupsChanged."""
-
-    applied_before_step: Step
-    groups: tuple[Group, ...]
-
-
-class RateViolationReport(Report, frozen=True, kw_only=True):
-    """A change by other code was found and corrected before update `step`."""
-
-    step: Step
-    group: str
-    what: str
-    expected: Rate | None = None
-    found: Rate | None = None
-    where: str = ""
-    count: int = 1
-
-
-class AuditReport(Report, frozen=True, kw_only=True):
-    """The update of the sampled parameter differs from the one that the recorded rate gives."""
-
-    step: Step
-    parameter: str
-    what: str
 
 
 # -- optimizers that are rebuilt during a run: prepared separately, then committed or aborted --------------------------

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Final
+from typing import Final
 
-from tolariad.core.calc.units import CallerId, Name
-from tolariad.core.messages.boundary import BoundaryOrder, BoundaryOrderAborted, BoundaryOrderActed, BoundaryOrderGiven
+from tolariad.core.calc.units import Name
+from tolariad.core.messages.boundary import BoundaryOrder
 from tolariad.core.messages.control import Command
 
 # The name of the rate among the hyper-parameters. The rate controller alone changes it.
@@ -32,32 +32,6 @@ class SetHyperparameters(BoundaryOrder, frozen=True, kw_only=True):
 
     optimizer: str
     values: dict[str, float]
-
-
-class HyperparametersOrdered(BoundaryOrderGiven, frozen=True, kw_only=True):
-    """Hyper-parameters were ordered. It ends in exactly one of HyperparametersChanged and HyperparametersAborted."""
-
-    KIND: ClassVar[type[BoundaryOrder]] = SetHyperparameters
-
-    optimizer: str
-    values: dict[str, float]
-    id: CallerId = ""
-
-
-class HyperparametersChanged(BoundaryOrderActed, frozen=True, kw_only=True):
-    """Update `applied_before_step` is the first one with these values."""
-
-    KIND: ClassVar[type[BoundaryOrder]] = SetHyperparameters
-
-    optimizer: str
-    values: dict[str, float]
-
-
-class HyperparametersAborted(BoundaryOrderAborted, frozen=True, kw_only=True):
-    """The ordered hyper-parameters were not set: no value was changed."""
-
-    optimizer: str
-    why: str
 
 
 def is_of(optimizer: str, name: str) -> bool:

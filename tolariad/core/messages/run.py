@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
@@ -11,6 +12,9 @@ from tolariad.core.calc.seeds.stages import Learning
 from tolariad.core.calc.settings.values import Better
 from tolariad.core.calc.units import Bytes, Hex, Seconds, Seq, Step
 from tolariad.core.messages.base import DaemonEffect, Event
+
+# The weights that a run begins with, if it was given a file of them.
+INIT_NAME: Final = "init.safetensors"
 
 
 class BreakerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -28,7 +32,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint_every_epochs: int = 10
     checkpoint_interval_s: Seconds = 180.0
     checkpoint_gap_s: Seconds = 30.0
+    # 0: none.
+    checkpoint_every_steps: Step = 0
     keep_last: int = 3
+    # 0: no limit. Runs of older versions have no such field.
+    keep: int = 0
     keep_days: float = 7.0
     importance_days: float = 30.0
     quota: Bytes = 100_000_000_000
@@ -37,6 +45,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     stop_epochs: int | None = None
     stop_steps: Step | None = None
     stop_hours: float | None = None
+    stop_tokens: int | None = None
     patience: int | None = None
     metric: str = ""
     better: Better = Better.MIN
@@ -117,16 +126,27 @@ class FailureKind(enum.Enum):
     CHECKPOINT = "checkpoint"
     STORAGE = "storage"
     DATA = "data"
+    CODE = "code"
 
 
 class Parent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The checkpoint that a run begins from instead of fresh weights. `manifest`: the hash of its manifest."""
+    """The checkpoint that a run begins from instead of fresh weights. `manifest`: the hash of its manifest.
+
+    `file`: a file of weights instead, as it was named. The run's folder has a copy (INIT_NAME), whose hash `manifest`
+    is; the other fields are empty.
+    """
 
     run_id: Hex
     checkpoint: str
     manifest: Hex
     folder: str
     with_optimizer: bool = False
+    file: str = ""
+
+    @property
+    def words(self) -> str:
+        """Return what it is."""
+        return self.file or f"{self.checkpoint} of {self.folder}"
 
 
 class RunStarted(Event, frozen=True, kw_only=True):
@@ -151,6 +171,7 @@ class DaemonStarted(Event, frozen=True, kw_only=True):
     """A daemon opened the journal and folded it. Recorded at every start, even if nothing is left to do.
 
     `accept_data`: the operator allowed the first trainer of this start to have other data than the run had.
+    `accept_code`: steps that are made again may differ, because the code has changed.
     """
 
     pid: int
@@ -160,6 +181,7 @@ class DaemonStarted(Event, frozen=True, kw_only=True):
     limits: ServiceLimits
     activated: bool = False
     accept_data: bool = False
+    accept_code: bool = False
 
 
 class JournalRecovered(Event, frozen=True, kw_only=True):

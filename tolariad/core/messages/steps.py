@@ -41,6 +41,7 @@ class Limit(enum.Enum):
     STEPS = "steps"
     HOURS = "hours"
     PATIENCE = "patience"
+    TOKENS = "tokens"
 
 
 class StepReport(Report, frozen=True, kw_only=True):
@@ -102,19 +103,6 @@ class StepSkippedReport(Report, frozen=True, kw_only=True):
     verdict: Verdict | None = None
 
 
-class EpochStartedReport(Report, frozen=True, kw_only=True):
-    """The first batch of `epoch` is about to be read."""
-
-    epoch: Epoch
-
-
-class ValidationBegunReport(Report, frozen=True, kw_only=True):
-    """The validation after `epoch` begins."""
-
-    epoch: Epoch
-    step: Step
-
-
 class ValidationReport(Report, frozen=True, kw_only=True):
     """The validation after `epoch` is done.
 
@@ -131,12 +119,14 @@ class ValidationReport(Report, frozen=True, kw_only=True):
 class EpochReport(Report, frozen=True, kw_only=True):
     """Epoch `epoch` is done, including its validation. The trainer waits for `Continue(epoch)`.
 
-    `tallies`: measurements of budgets since the last report.
+    `tallies`: measurements of budgets since the last report. `metrics`: what stands for a metric's steps in place of
+    their mean, by name: a metric of torchmetrics that is no mean.
     """
 
     epoch: Epoch
     step: Step
     tallies: tuple[BudgetHistogram, ...] = ()
+    metrics: dict[str, float] = {}  # noqa: RUF012 - msgspec copies it
 
 
 class TrainingEndedReport(Report, frozen=True, kw_only=True):

@@ -7,7 +7,7 @@ StrategyCommanded, and then the event of the order that it leads to, or CommandR
 from __future__ import annotations
 
 import enum
-from typing import Annotated, ClassVar, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
@@ -20,9 +20,6 @@ from tolariad.core.messages.boundary import (
     BoundaryAsked,
     BoundaryClosed,
     BoundaryOrder,
-    BoundaryOrderAborted,
-    BoundaryOrderActed,
-    BoundaryOrderGiven,
 )
 from tolariad.core.messages.control import Command, Pause
 from tolariad.core.messages.health import RaiseEmergency
@@ -160,30 +157,6 @@ class KeepStrategyState(BoundaryOrder, frozen=True, kw_only=True):
 
     epoch: Epoch
     state: StateBytes
-
-
-class StrategyStateGiven(BoundaryOrderGiven, frozen=True, kw_only=True):
-    """The strategy's state after its answer for `epoch`, which the training is to hold."""
-
-    KIND: ClassVar[type[BoundaryOrder]] = KeepStrategyState
-
-    epoch: Epoch
-    state: StateBytes
-
-
-class StrategyStateKept(BoundaryOrderActed, frozen=True, kw_only=True):
-    """The training holds this state of the strategy: checkpoints from here on contain it."""
-
-    KIND: ClassVar[type[BoundaryOrder]] = KeepStrategyState
-
-    epoch: Epoch
-    state: StateBytes
-
-
-class StrategyStateDropped(BoundaryOrderAborted, frozen=True, kw_only=True):
-    """The training does not hold the state that was given: the strategy goes back to the one before it."""
-
-    why: str
 
 
 class BreakerSet(Event, frozen=True, kw_only=True):

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import enum
+from typing import TypeAlias
 
 import msgspec
 
 from tolariad.core.calc.learning_rate.group import Group
 from tolariad.core.calc.units import Hex, Seconds, Step
 from tolariad.core.messages.base import DaemonEffect, Event, Report, TrainerEffect
+from tolariad.core.messages.rates import AuditDiffered, LrGroupsChanged, LrViolationDetected
 from tolariad.core.messages.run import ServiceLimits
 from tolariad.core.messages.seeds import SlotFound
+from tolariad.core.messages.steps import EpochStarted, ValidationBegun
 
 
 class DeathReason(enum.Enum):
@@ -62,6 +65,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     """The execution context: everything that may change a result. Equal environments must give equal bits.
 
     `data`: of the training data, then of the validation data if there is any; empty in journals of older versions.
+    `optimizers`: kind and implementation (fused, foreach, capturable) of those that the task or the program made; the
+    configuration's are a part of `config_hash`.
     """
 
     python: str
@@ -79,6 +84,14 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     cuda: str = ""
     gpu: str = ""
     data: tuple[DataPrint, ...] = ()
+    optimizers: str = ""
+
+
+class CodeFile(msgspec.Struct, frozen=True):
+    """A file of the user's program: its module's name as a path, and the beginning of its BLAKE3."""
+
+    name: str
+    hash: Hex
 
 
 class TrainerStarted(Event, frozen=True, kw_only=True):
@@ -99,6 +112,8 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     `steps_per_epoch`: 0 if only the data tells. `former_steps_per_epoch`: those before, if they were others: batches of
     another size, or another length. `other_data`: how the data differ from those before, if the start allowed that they
     do (DaemonStarted.accept_data). `other_blueprints`: whose files are others than when seeds germinated from them.
+    `code`: the files of the user's program. `other_code`: those that differ from the ones before; `only_code`: nothing
+    else of the context does. `accepts_code`: the start allowed it (DaemonStarted.accept_code).
     """
 
     incarnation: int
@@ -110,6 +125,10 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     other_data: str = ""
     former_steps_per_epoch: int = 0
     other_blueprints: tuple[str, ...] = ()
+    code: tuple[CodeFile, ...] = ()
+    other_code: tuple[str, ...] = ()
+    only_code: bool = False
+    accepts_code: bool = False
 
 
 class SchedulingRecorded(Event, frozen=True, kw_only=True):
@@ -216,7 +235,7 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     """Model, optimizer and data are built. Nothing is restored or trained yet.
 
     `slots`: those for seeds, in the order of the model's modules. `blueprints`: the names of those that are built in,
-    installed or configured. `sources`: the files of configured ones.
+    installed or configured. `sources`: the files of configured ones. `code`: the files of the user's program.
     """
 
     environment: Environment
@@ -227,16 +246,20 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     slots: tuple[SlotFound, ...] = ()
     blueprints: tuple[str, ...] = ()
     sources: tuple[BlueprintSource, ...] = ()
+    code: tuple[CodeFile, ...] = ()
+
+
+AnyTold: TypeAlias = DataNoted | EpochStarted | ValidationBegun | LrGroupsChanged | LrViolationDetected | AuditDiffered
+
+
+class Told(Report, frozen=True, kw_only=True):
+    """An event of which the trainer alone knows. It is recorded as it was told, but for its stamp."""
+
+    event: AnyTold
 
 
 class InexactDataReport(Report, frozen=True, kw_only=True):
     """The data do not repeat themselves. The field is that of InexactDataFound."""
-
-    why: str
-
-
-class DataNotedReport(Report, frozen=True, kw_only=True):
-    """Something about the data. The field is that of DataNoted."""
 
     why: str
 

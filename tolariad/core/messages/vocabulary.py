@@ -15,6 +15,7 @@ import msgspec
 from tolariad.core.messages import (
     architecture,
     base,
+    boundary_order,
     checkpoints,
     control,
     pruning,
@@ -42,6 +43,7 @@ CONCERNS: Final = {
     "Steps, epochs, validations": steps,
     "Checkpoints and re-runs": checkpoints,
     "Orders and notes": control,
+    "Orders for a step's boundary": boundary_order,
     "Learning rates and optimizers": learning_rate,
     "Hyper-parameters of optimizers": hyper,
     "Architecture": architecture,

@@ -7,7 +7,8 @@ makes all checkpoints of a run old at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -22,6 +23,8 @@ _DAY_NS: Final = 86_400_000_000_000
 # Lower than the catalogue's own limit, so that the catalogue never forgets a checkpoint whose files exist.
 CHECKPOINTS_MAX: Final = 900
 REMOVALS_AT_ONCE: Final = 16
+# The gap between two checkpoints is at most so many times as long as one takes: that is a hundredth of the time.
+_GAP_IN_COSTS: Final = 100.0
 # The share of `keep_days` that one gap between two checkpoints counts for at most.
 _GAP_SHARE: Final = 1 / 7
 
@@ -31,17 +34,32 @@ class DueBy(st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasHealth, st.HasPr
 
 
 def interval_is_over(state: DueBy, mono: int) -> bool:
-    """Return whether the interval since the last checkpoint is over and none is being written."""
+    """Return whether the interval since the last checkpoint, in time or in steps, is over and none is being written."""
+    if state.disk.low is not None or state.checkpoints.open:
+        return False
+    policy, factor = state.run.policy, state.stability.checkpoint_factor
     elapsed_s = (mono - state.checkpoints.clock_mono) / 1e9
-    return (
-        state.disk.low is None
-        and not state.checkpoints.open
-        and elapsed_s >= state.run.policy.checkpoint_interval_s * state.stability.checkpoint_factor
-    )
+    if elapsed_s >= policy.checkpoint_interval_s * factor:
+        return True
+    return bool(policy.checkpoint_every_steps) and elapsed_s >= gap_s(state) and _steps_are_over(state, factor)
+
+
+def _steps_are_over(state: DueBy, factor: float) -> bool:
+    """Return whether a multiple of the interval in steps was passed since the newest checkpoint."""
+    every = max(1, int(state.run.policy.checkpoint_every_steps * factor))
+    newest = state.checkpoints.newest
+    return state.progress.step // every > (newest.step // every if newest is not None else 0)
+
+
+def gap_s(state: DueBy) -> float:
+    """Return the least seconds between two checkpoints: the configured ones, but less if a checkpoint is cheap."""
+    cost_s = state.checkpoints.seconds
+    most = state.run.policy.checkpoint_gap_s
+    return min(most, cost_s * _GAP_IN_COSTS) if cost_s > 0 else most
 
 
 def due_after_epoch(state: DueBy, epoch: int, mono: int) -> bool:
-    """Return whether a checkpoint is due after an epoch: every N epochs, but never two within the gap.
+    """Return whether a checkpoint is due after an epoch: every N epochs, but never two within the gap (`gap_s`).
 
     Conservative mode halves N. While the model is being pruned one is due for each cycle as well. The last epoch's
     checkpoint is taken when training has ended.
@@ -51,7 +69,7 @@ def due_after_epoch(state: DueBy, epoch: int, mono: int) -> bool:
     if state.disk.low is not None:
         return False
     every = max(1, int(policy.checkpoint_every_epochs * state.stability.checkpoint_factor))
-    on_epoch = (epoch % every == 0 or _prunes_after(state, epoch)) and elapsed_s >= policy.checkpoint_gap_s
+    on_epoch = (epoch % every == 0 or _prunes_after(state, epoch)) and elapsed_s >= gap_s(state)
     return on_epoch or interval_is_over(state, mono)
 
 
@@ -91,7 +109,7 @@ def pinned_checkpoints(held: st.Checkpoints, keep_last: int, wanted: Iterable[st
 def retention_plan(
     held: st.Checkpoints, policy: m.Policy, wall: int, wanted: Iterable[str] = ()
 ) -> tuple[Removal, ...]:
-    """Return the checkpoints to remove now, in this order: begun before, too old, too many, over the quota."""
+    """Return the checkpoints to remove now, in this order: begun before, too old, more than `keep`, over the quota."""
     pins = pinned_checkpoints(held, policy.keep_last, wanted)
     under_way = {one.id for one in held.removing}
     free = [entry for entry in held.catalogue if entry.id not in pins and entry.id not in under_way]
@@ -102,6 +120,11 @@ def retention_plan(
     rest = [entry for entry in free if entry.id not in going]
     # Unusable ones go first, abandoned ones before others.
     rest.sort(key=lambda entry: (entry.is_target, not entry.abandoned, entry.committed_seq))
+    if policy.keep:
+        fixed = [entry.step for entry in held.catalogue if entry.id in pins]
+        why = f"there are more than {policy.keep} beside those that must stay"
+        going |= {entry.id: Removal(entry, why) for entry in _beyond(rest, policy.keep, fixed)}
+        rest = [entry for entry in rest if entry.id not in going]
     count, size = len(held.catalogue) - len(under_way) - len(going), used_bytes(held) - freed_bytes(going.values())
     for entry in rest:
         if size > policy.quota or count > CHECKPOINTS_MAX:
@@ -113,6 +136,31 @@ def retention_plan(
             going[entry.id] = Removal(entry, why)
             count, size = count - 1, size - entry.size
     return tuple(going.values())
+
+
+def _beyond(rest: Sequence[st.CatalogueEntry], keep: int, fixed: Iterable[int]) -> Iterator[st.CatalogueEntry]:
+    """Yield the checkpoints beyond `keep`: unusable ones first, then those with the smallest gap between neighbours.
+
+    So the others stay spread over the run. `fixed`: steps of checkpoints that stay. Those that somebody ordered go
+    last. At most as many as are removed at once: choosing takes a look at each.
+    """
+    left = list(rest)
+    for _ in range(min(len(rest) - keep, REMOVALS_AT_ONCE)):
+        if left[0].is_target:
+            steps = sorted([*fixed, *(entry.step for entry in left)])
+            chosen = min(left, key=lambda entry: (entry.reason is m.CheckpointReason.ORDERED, _gap(steps, entry.step)))
+        else:
+            chosen = left[0]
+        left.remove(chosen)
+        yield chosen
+
+
+def _gap(steps: Sequence[int], step: int) -> int:
+    """Return the steps between the neighbours of `step` in the sorted `steps`: the gap that its removal leaves."""
+    first, last = bisect_left(steps, step), bisect_right(steps, step)
+    if last - first > 1:
+        return 0
+    return (steps[last] if last < len(steps) else step) - (steps[first - 1] if first else 0)
 
 
 def freed_bytes(removals: Iterable[Removal]) -> int:

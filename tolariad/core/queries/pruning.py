@@ -182,7 +182,7 @@ def _are_live(pruning: st.Pruning, name: str, units: tuple[int, ...]) -> bool:
 # -- masks and compaction ----------------------------------------------------------------------------------------------
 
 
-def masks_to_order(state: ReadsPruning, cycle: int = 0) -> m.MasksOrdered | m.Refusal:
+def masks_to_order(state: ReadsPruning, cycle: int = 0) -> m.OrderGiven | m.Refusal:
     """Return the event that orders the masks of the newest analysis, or why there is none."""
     plan, found = state.run.policy.prune, state.pruning.found
     if refused := _refused(state):
@@ -193,7 +193,8 @@ def masks_to_order(state: ReadsPruning, cycle: int = 0) -> m.MasksOrdered | m.Re
         return m.Refusal("Refused", why)
     doubtful = found.decision is PruningDecision.CONDITIONAL_GO
     window = plan.window_steps * (2 if doubtful else 1)
-    return m.MasksOrdered.of(found, cause=0, grace_steps=plan.grace_steps, window_steps=window)
+    order = m.MaskUnits.of(found, cause=0, grace_steps=plan.grace_steps, window_steps=window)
+    return m.OrderGiven(order=order)
 
 
 def _not_maskable(state: ReadsPruning, found: st.Found, cycle: int) -> str:
@@ -221,7 +222,7 @@ def _not_maskable(state: ReadsPruning, found: st.Found, cycle: int) -> str:
     return ""
 
 
-def compaction_to_order(state: ReadsPruning) -> m.CompactionOrdered | m.Refusal:
+def compaction_to_order(state: ReadsPruning) -> m.OrderGiven | m.Refusal:
     """Return the event that orders the removal of all masked units, or why there is none."""
     pruning = state.pruning
     if state.run.policy.prune is None:
@@ -235,7 +236,7 @@ def compaction_to_order(state: ReadsPruning) -> m.CompactionOrdered | m.Refusal:
         return m.Refusal(
             "Refused", f"the model has changed {st.CHANGES_MAX} times, which is the most that a run records"
         )
-    return m.CompactionOrdered(cycle=pruning.sets[-1].cycle, units=pruning.masked)
+    return m.OrderGiven(order=m.CompactModel(cycle=pruning.sets[-1].cycle, units=pruning.masked))
 
 
 # -- reasons -----------------------------------------------------------------------------------------------------------

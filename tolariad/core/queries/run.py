@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final, Protocol
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
+from tolariad.core.calc.settings.task_defaults import GIVEN
 
 FLOOR_SEGMENTS: Final = 3
 # The journal's plan: the first segment has this length, each later one four times as many bytes (a test compares them).
@@ -93,3 +95,44 @@ def is_pausing(state: st.HasRun) -> bool:
     """Return whether low space is the only reason why the run pauses or is about to."""
     low, pause = state.disk.low, state.run.pause
     return low is not None and pause is not None and pause.seq == low.seq
+
+
+def is_program(state: st.HasRun) -> bool:
+    """Return whether a program trains: by `Tolaria.train`, or in a loop of its own. It has no command line."""
+    return state.run.task == GIVEN
+
+
+_WAYS: Final[Mapping[m.FailureKind, tuple[str, str]]] = {
+    m.FailureKind.TRAINER: (
+        "`tolaria why RUN death` shows the exceptions; correct their cause and start with --retry",
+        "correct the cause and start the program again",
+    ),
+    m.FailureKind.CONFIGURATION: ("correct it and start with --retry", "correct it and start the program again"),
+    m.FailureKind.DIVERGED: (
+        "--retry goes on with the difference, and later ones are then only recorded",
+        (
+            "start the program again to go on with the difference; later ones are then only recorded. In a loop of "
+            "your own: `enumerate(run.batches())` begins at 0 after a resume, and run.batch is the batch's index in "
+            "its epoch; what else the loop counts or keeps is saved by run.keep()"
+        ),
+    ),
+    m.FailureKind.CHECKPOINT: (
+        "`tolaria checkpoints RUN --verify` checks them; --retry tries again",
+        "start the program again to try once more; `tolaria checkpoints RUN --verify` checks them",
+    ),
+    m.FailureKind.STORAGE: ("make space and start with --retry", "make space and start the program again"),
+    m.FailureKind.DATA: (
+        "give it its former data and start with --retry, or go on with the new ones: --accept-data",
+        "give it its former data, or go on with the new ones: Tolaria(..., accept_data=True)",
+    ),
+    m.FailureKind.CODE: (
+        "--accept-code goes on with the new code; or put it back and start with --retry",
+        "Tolaria(..., accept_code=True) goes on with the new code; or put it back and start the program again",
+    ),
+}
+
+
+def way_on(failure: m.FailureKind | None, *, in_program: bool) -> str:
+    """Return what to do about a failed run, as a clause: options of `tolariad run`, or those of a program."""
+    by_command, by_program = _WAYS[failure or m.FailureKind.TRAINER]
+    return by_program if in_program else by_command

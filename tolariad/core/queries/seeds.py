@@ -26,7 +26,7 @@ class ReadsSeeds(st.HasRun, st.HasProgress, st.HasBoundary, st.HasHealth, st.Has
     """The slices that moves of seeds depend on."""
 
 
-MoveOrRefusal: TypeAlias = m.SeedMoveOrdered | m.Refusal
+MoveOrRefusal: TypeAlias = m.OrderGiven | m.Refusal
 
 SEED_PARAMETERS_MAX: Final = 32
 # What a germination may bring to the ledger; the rest is for the shape of the slot's input.
@@ -61,14 +61,14 @@ def move_seed(
         refused = _refused_germination(state, slot, blueprint, parameters or {})
     if refused is not None:
         return refused
-    return _ordered(state, slot, stage, blueprint, parameters or {})
+    return m.OrderGiven(order=_ordered(state, slot, stage, blueprint, parameters or {}))
 
 
 def _ordered(
     state: ReadsSeeds, slot: str, stage: Stage, blueprint: str = "", parameters: Mapping[str, float] | None = None
-) -> m.SeedMoveOrdered:
+) -> m.MoveSeed:
     seed, germinates, policy = state.seeds.seed(slot), stage is Stage.GERMINATED, state.run.policy
-    return m.SeedMoveOrdered(
+    return m.MoveSeed(
         slot=slot,
         stage=stage,
         before=seed.stage,
@@ -250,7 +250,7 @@ def why_culled(state: ReadsSeeds, slot: str) -> str:
     return "its parameters are not finite, so it cannot recover" if measure is not None and measure.non_finite else ""
 
 
-def due_moves(state: ReadsSeeds) -> Iterator[m.SeedMoveOrdered]:
+def due_moves(state: ReadsSeeds) -> Iterator[m.MoveSeed]:
     """Yield the moves that follow without an order of anybody.
 
     A culled slot is embargoed, reset and free again. A seed in quarantine is culled, also if a rollback brings it back.

@@ -6,7 +6,7 @@ Invariants: the script contains the steps after the checkpoint up to the last du
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Final, Protocol, cast
+from typing import Final, Protocol
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
@@ -63,7 +63,7 @@ def script_from_journal(
             case m.ValidationFinished(epoch=epoch) if not branches.holds_position(branch, epoch + 1, 0):
                 pass
             # At the fork itself the target's own count decides: it may contain the order, or be from before it.
-            case m.BoundaryOrderActed(applied_before_step=before) if not branches.holds_step(branch, before - 1):
+            case m.OrderActed(applied_before_step=before) if not branches.holds_step(branch, before - 1):
                 pass
             case m.ArchitectureChanged() if not _is_on_line(branches, branch, event):
                 pass
@@ -79,9 +79,8 @@ def script_from_journal(
                 validations[epoch] = event.metrics
             case m.EpochFinished(epoch=epoch):
                 ended = epoch if branches.holds_position(branch, epoch + 1, 0) else ended
-            case m.BoundaryOrderActed():
-                order = cast("m.AnyBoundaryOrder", event.order)
-                orders.append(m.ScriptOrder(event.applied_before_step, ended, event.number, order))
+            case m.OrderActed():
+                orders.append(m.ScriptOrder(event.applied_before_step, ended, event.number, event.to_repeat))
             case _:
                 pass
     return m.Script(

@@ -1,10 +1,14 @@
-"""Whether a trainer has the data that the run was trained on so far, by their fingerprints.
+"""Whether a trainer has the data and the code that the run was trained with so far, by their fingerprints.
 
 An old journal has no fingerprint: the run then takes the first one that it gets. Before the first update no data is
 wrong.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
@@ -33,3 +37,19 @@ def _differs(name: str, was: m.DataPrint, now: m.DataPrint) -> str:
     pairs = [(a, b) for a, b in zip(was.items, now.items, strict=False) if a and b]
     differing = sum(a != b for a, b in pairs)
     return f"the {name} differ in {differing} of {len(pairs)} compared items" if differing else ""
+
+
+def other_code(known: st.Progress, found: Sequence[m.CodeFile]) -> tuple[str, ...]:
+    """Return the names of files that differ from those of the trainer before. One that only one of them has does not.
+
+    A file that a trainer did not load yet is no change; who begins to use another file changes one that uses it.
+    """
+    if not known.step:
+        return ()
+    before = {one.name: one.hash for one in known.code.files}
+    return tuple(one.name for one in found if before.get(one.name, one.hash) != one.hash)
+
+
+def is_same_but_code(known: st.Progress, found: m.Environment) -> bool:
+    """Return whether the execution context is that of the trainer before, but for the file of the task."""
+    return st.environment_hash(replace(found, task_hash=known.code.task_hash)) == known.environment

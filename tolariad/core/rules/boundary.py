@@ -10,7 +10,8 @@ records its BoundaryClosed for an overdue answer. So every question has one end 
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -24,7 +25,7 @@ class Reads(st.HasProgress, st.HasTrainer, st.HasBoundary, Protocol):
     """The slices that the rules of boundaries read."""
 
 
-def send(state: Reads, event: m.BoundaryOrderGiven, at: At[Reads]) -> Decision | None:
+def send(state: Reads, event: m.OrderGiven, at: At[Reads]) -> Decision | None:
     """Send the order to a trainer that is built. A later one gets it after its order to train."""
     if not state.trainer.takes_orders:
         return None
@@ -35,6 +36,44 @@ def send_waiting(state: Reads, _: m.ExecutionContextRecorded, __: At[Reads]) -> 
     """Send every waiting order to a new trainer, after its order to train."""
     orders = tuple(replace(one.order, cause=one.cause.seq) for one in state.boundary.waiting)
     return Decision((), orders) if orders else None
+
+
+# What a concern says of an order of its own that the trainer has obeyed: it acts, or why it does not after all, or that
+# the trainer's word contradicts the journal.
+Says = Callable[[Any, Any, m.BoundaryOrderReport], m.Acts | str | m.ReportRefused]
+
+
+def answered(
+    kinds: Mapping[type[m.BoundaryOrder], Says],
+) -> Callable[[Reads, m.BoundaryOrderReport, At[Reads]], Decision | None]:
+    """Return the rule that records the answer to an order. A kind that is not in `kinds` acts as it was ordered."""
+
+    def rule(state: Reads, report: m.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
+        """Record that an order acts, or that it was refused. An order that has ended is skipped."""
+        waiting = state.boundary.find(report.order)
+        if waiting is None:
+            return None
+        says = kinds.get(type(waiting.order))
+        found: m.Acts | str | m.ReportRefused = m.Acts(waiting.order)
+        if report.refused or says is not None:
+            found = report.refused or (says(state, waiting.order, report) if says is not None else "")
+        match found:
+            case str():
+                event: m.Event = m.OrderAborted(order=waiting.order, why=found)
+            case m.Acts(order, outcome):
+                event = m.OrderActed(
+                    order=order,
+                    applied_before_step=report.applied_before_step,
+                    number=state.boundary.acted + 1,
+                    outcome=outcome,
+                    by=waiting.by,
+                    reason=waiting.reason,
+                )
+            case m.ReportRefused():
+                return Decision((found,))
+        return Decision((event.caused_by(waiting.cause),))
+
+    return rule
 
 
 def go_on(state: Reads, event: m.EpochFinished, _: At[Reads]) -> Decision | None:

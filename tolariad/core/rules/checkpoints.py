@@ -221,7 +221,8 @@ def unusable(state: Reads, report: m.CheckpointUnusableReport, _: At[Reads]) -> 
     """Reject the checkpoint that the trainer was to begin from: it is damaged or has another shape."""
     parent = state.run.parent
     if not report.id and parent is not None:
-        why = f"checkpoint {parent.checkpoint} of {parent.folder} cannot be begun from: {report.file}: {report.why}"
+        what = "the file" if parent.file else "checkpoint"
+        why = f"{what} {parent.words} cannot be begun from: {report.file}: {report.why}"
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     return Decision((q.rejected(state, report.id, report, state.progress.environment),))
 
@@ -249,6 +250,12 @@ def beyond_target(state: Reads, event: m.RollbackBegun | m.RollbackEscalated, _:
     if not state.checkpoints.open or not state.trainer.alive or state.rollbacks.open is None:
         return None
     return Decision((), (m.AbortCheckpoints(beyond_step=event.to_step, why="a rollback began"),))
+
+
+def name_newest(state: Reads, _: m.Opened | m.CheckpointCommitted, __: At[Reads]) -> Decision | None:
+    """Let the link lead to the newest checkpoint that training may begin from."""
+    newest = state.checkpoints.newest
+    return Decision((), (m.NameNewest(id=newest.id),)) if newest is not None else None
 
 
 # -- removing them -----------------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """The rules of pruning: cycles from a checkpoint to their result, and orders of masks and compactions on their way.
 
-A cycle: PruneCycleBegun -> the daemon analyses -> PruneAnalyzed -> MasksOrdered, if the schedule began it and the
+A cycle: PruneCycleBegun -> the daemon analyses -> PruneAnalyzed -> an order MaskUnits, if the schedule began it and the
 verdict allows it. What follows after masks act is in `pruning_window.py`.
 """
 
@@ -30,12 +30,12 @@ def order_to_analyze(state: Reads, _: m.PruneAnalyze) -> m.PruneCycleBegun | m.R
     return q.analysis_to_begin(state)
 
 
-def order_to_apply(state: Reads, command: m.PruneApply) -> m.MasksOrdered | m.Refusal:
+def order_to_apply(state: Reads, command: m.PruneApply) -> m.OrderGiven | m.Refusal:
     """Accept an order to mask what the newest analysis found, or refuse it."""
     return q.masks_to_order(state, command.cycle)
 
 
-def order_to_compact(state: Reads, _: m.PruneCompact) -> m.CompactionOrdered | m.Refusal:
+def order_to_compact(state: Reads, _: m.PruneCompact) -> m.OrderGiven | m.Refusal:
     """Accept an order to remove the masked units, or refuse it."""
     return q.compaction_to_order(state)
 
@@ -144,7 +144,7 @@ def cancel(
 
 def open_breaker(
     state: Reads,
-    _: m.PruneAnalyzed | m.PruneCycleFailed | m.MasksAborted | m.MaskSetRejected,
+    _: m.PruneAnalyzed | m.PruneCycleFailed | m.OrderAborted | m.MaskSetRejected,
     at: At[Reads],
 ) -> Decision | None:
     """Stop pruning after so many failed cycles in a row."""
@@ -157,61 +157,30 @@ def open_breaker(
 # -- masks and compaction ----------------------------------------------------------------------------------------------
 
 
-def acted(state: Reads, report: m.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
-    """Record that an order of pruning acts, or that it was refused. An order that has ended is skipped."""
-    waiting = next((one for one in state.boundary.waiting if one.cause.seq == report.order), None)
-    if waiting is None:
-        return None
-    match waiting.order:
-        case m.MaskUnits() as order:
-            found = _masked(state, order, report)
-        case m.ReleaseMasks() as order:
-            found = _released(state, order, report)
-        case m.CompactModel() as order:
-            found = _compacted(state, order, report)
-        case _:
-            return None
-    return Decision((found.caused_by(waiting.cause),))
-
-
-def _masked(state: Reads, order: m.MaskUnits, report: m.BoundaryOrderReport) -> m.Event:
-    if report.refused:
-        return m.MasksAborted.of(order, why=report.refused)
-    newest, giver = state.checkpoints.newest, state.pruning.giver(report.order)
+def masks_act(state: Reads, order: m.MaskUnits, report: m.BoundaryOrderReport) -> m.Acts:
+    """Return the masks with the figures by which they will be judged."""
+    newest = state.checkpoints.newest
     accuracy, loss = (state.progress.metrics.get(name) for name in ("accuracy", "loss"))
-    return m.MasksApplied.of(
-        order,
+    masking = m.Masking.of(
         report,
-        state.pruning.ordered,
-        number=state.boundary.acted + 1,
         pinned=newest.id if newest is not None else "",
         accuracy_before=1.0 if accuracy is None and loss is not None else accuracy,
         loss_before=loss if accuracy is None else None,
-        by=giver.by,
-        reason=giver.reason,
     )
+    return m.Acts(order, masking)
 
 
-def _released(state: Reads, order: m.ReleaseMasks, report: m.BoundaryOrderReport) -> m.Event:
-    if report.refused:
-        return m.MasksReleaseAborted.of(order, why=report.refused)
-    return m.MasksReleased.of(order, report, number=state.boundary.acted + 1)
+def release_acts(_: Reads, order: m.ReleaseMasks, report: m.BoundaryOrderReport) -> m.Acts:
+    """Return the release with the number of parameters that are free again."""
+    return m.Acts(order, m.MasksLifted.of(report))
 
 
-def _compacted(state: Reads, order: m.CompactModel, report: m.BoundaryOrderReport) -> m.Event:
-    if report.refused:
-        return m.CompactionAborted.of(order, why=report.refused)
+def compaction_acts(state: Reads, order: m.CompactModel, report: m.BoundaryOrderReport) -> m.Acts | m.ReportRefused:
+    """Return the compaction with what was removed and measured."""
     if not isinstance(report, m.ModelCompactedReport):
         return state.trainer.refused(f"a compaction was reported without its measurements (order {report.order})")
-    giver = state.pruning.giver(report.order)
-    return m.ModelCompacted.of(
-        order,
-        report,
-        number=state.boundary.acted + 1,
-        channels=sum(one.channels for one in state.pruning.sets),
-        by=giver.by,
-        reason=giver.reason,
-    )
+    removed = sum(one.channels for one in state.pruning.sets)
+    return m.Acts(m.CompactModel.of(order, report), m.Compaction.of(report, channels=removed))
 
 
 def leave(state: Reads, _: m.RolledBack, __: At[Reads]) -> Decision | None:
@@ -221,8 +190,7 @@ def leave(state: Reads, _: m.RolledBack, __: At[Reads]) -> Decision | None:
     """
     left = state.boundary.of_kind(m.MaskUnits)
     ends = tuple(
-        m.MasksAborted(cycle=order.cycle, why="the run went back before they acted").caused_by(cause)
-        for cause, order in left
+        m.OrderAborted(order=order, why="the run went back before they acted").caused_by(cause) for cause, order in left
     )
     return Decision(ends) if ends else None
 

@@ -134,14 +134,17 @@ def undo_rejected(state: Reads, event: m.MaskSetRejected, _: At[Reads]) -> Decis
     return Decision((asked,)) if state.rollbacks.asked is None else None
 
 
-def release_untimely(state: Reads, event: m.MasksApplied, _: At[Reads]) -> Decision | None:
+def release_untimely(state: Reads, event: m.OrderActed, _: At[Reads]) -> Decision | None:
     """Lift masks if pruning was disabled, or the caps were lowered, after they were ordered."""
+    if not isinstance(event.order, m.MaskUnits):
+        return None
+    cycle = event.order.cycle
     plan, pruning = state.run.policy.prune, state.pruning
     if plan is None or pruning.override is PruningPhase.DISABLED:
-        return _release(state, event.cycle, "pruning was disabled after they were ordered")
+        return _release(state, cycle, "pruning was disabled after they were ordered")
     most = parameters_allowed(1.0, cap_at(plan, state.progress.epoch_finished), pruning.total_parameters, 0)
     if pruning.total_parameters and pruning.pruned_parameters > most:
-        return _release(state, event.cycle, "the cap was lowered after they were ordered")
+        return _release(state, cycle, "the cap was lowered after they were ordered")
     return None
 
 
@@ -155,7 +158,7 @@ def _release(state: Reads, cycle: int, why: str) -> Decision | None:
     is_waiting = any(order.cycle == cycle for _, order in state.boundary.of_kind(m.ReleaseMasks))
     if is_waiting or state.pruning.set_of(cycle) is None:
         return None
-    return Decision((m.MasksReleaseOrdered(cycle=cycle, why=why),))
+    return Decision((m.OrderGiven(order=m.ReleaseMasks(cycle=cycle), why=why),))
 
 
 def compact_due(state: Reads, _: m.MaskSetPassed | m.RolledBack, __: At[Reads]) -> Decision | None:

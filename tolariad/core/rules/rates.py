@@ -45,11 +45,6 @@ def registered(state: Reads, report: m.ReadyReport, _: At[Reads]) -> Decision | 
     return Decision((m.LrGroupsRegistered(groups=report.groups),))
 
 
-def regrouped(_: Reads, report: m.RateGroupsReport, __: At[Reads]) -> Decision:
-    """Record the groups after the task changed them."""
-    return Decision((m.LrGroupsChanged.of(report),))
-
-
 def restored(state: Reads, report: m.TrainingStartedReport | m.RolledBackReport, at: At[Reads]) -> Decision | None:
     """Record the rates of a trainer that is at a rollback's target, if the fold still has those from after it."""
     if isinstance(report, m.TrainingStartedReport):
@@ -60,22 +55,29 @@ def restored(state: Reads, report: m.TrainingStartedReport | m.RolledBackReport,
     if not stands_there or found is None:
         return None
     is_known = (found.groups, found.orders) == (known.groups, state.boundary.acted)
-    return None if is_known and not found.losses else Decision((_told(found),))
+    return None if is_known and not found.losses else Decision((_told(found, at.was),))
 
 
 def standing(state: Reads, report: m.RatesStandingReport, _: At[Reads]) -> Decision | None:
     """Record the rates of a trainer that began before a rollback's target and has now reached it."""
-    return Decision((_told(report.rates),)) if state.rates.stale else None
+    return Decision((_told(report.rates, state),)) if state.rates.stale else None
 
 
-def _told(found: m.Standing) -> m.RatesRestored:
-    return m.RatesRestored.of(found)
+def _told(found: m.Standing, before: Reads) -> m.RatesRestored:
+    """Return the event. `before`: a state that still has the rates from after the target."""
+    restored = {group.name: group for group in found.groups}
+    undone = tuple(
+        m.UndoneRate(group=name, rate=change.rate, step=change.step)
+        for name, change in before.rates.changes.items()
+        if change.by != st.PLATEAU and name in restored and restored[name] != before.rates.group(name)
+    )
+    return m.RatesRestored.of(found, undone=undone)
 
 
 # -- orders ------------------------------------------------------------------------------------------------------------
 
 
-def order(state: Reads, command: m.LrSet) -> m.RateOrdered | m.Refusal:
+def order(state: Reads, command: m.LrSet) -> m.OrderGiven | m.Refusal:
     """Accept or refuse an order of a rate."""
     rates, boundary, phase = state.rates, state.boundary, state.run.phase
     if phase in st.TERMINAL or phase is st.Phase.STOPPING:
@@ -98,7 +100,9 @@ def order(state: Reads, command: m.LrSet) -> m.RateOrdered | m.Refusal:
         why = refusal(expected, step, command.value, policy, most, function=command.function)
     if why is not None:
         return m.Refusal("Refused", why)
-    return m.RateOrdered(group=command.group, value=command.value, policy=policy, function=command.function)
+    return m.OrderGiven(
+        order=m.SetRate(group=command.group, value=command.value, policy=policy, function=command.function)
+    )
 
 
 def adjust(state: Reads, command: m.AdjustOptimizer) -> Decision | m.Refusal:
@@ -118,7 +122,7 @@ def adjust(state: Reads, command: m.AdjustOptimizer) -> Decision | m.Refusal:
             return found
         events.append(replace(found, actor=actor))
     if values:
-        events.append(m.HyperparametersOrdered(optimizer=command.optimizer, values=values, actor=actor))
+        events.append(m.OrderGiven(order=m.SetHyperparameters(optimizer=command.optimizer, values=values), actor=actor))
     if len(events) + len(state.boundary.waiting) > st.WAITING_MAX:
         return m.Refusal("Refused", f"{len(state.boundary.waiting)} orders wait for their boundary already")
     if not events:
@@ -176,30 +180,19 @@ def back_off(
     if len(groups) + len(state.boundary.waiting) > st.WAITING_MAX:
         groups = []
     by = m.Actor(program="tolariad", reason=f"a rollback multiplies rates by {factor:.6g}")
-    orders = (m.RateOrdered(group=one.name, value=rate_of(one, step) * factor, actor=by) for one in groups)
+    orders = (
+        m.OrderGiven(order=m.SetRate(group=one.name, value=rate_of(one, step) * factor), actor=by) for one in groups
+    )
     return Decision((m.RatesBackedOff(factor=factor, groups=len(groups)), *orders))
 
 
-def applied(state: Reads, report: m.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
-    """Record that an order of a rate acts, or that it was refused. An order that has ended is skipped."""
-    waiting = state.boundary.find(report.order, m.SetRate)
-    if waiting is None:
-        return None
-    at, found = waiting
-    group = state.rates.group(found.group)
-    if group is None or report.refused:
-        why = report.refused or f"there is no group {found.group!r} any more"
-        return Decision((m.RateOrderAborted(group=found.group, why=why).caused_by(at),))
-    step = report.applied_before_step
-    changed = m.RateChanged.of(
-        found,
-        report,
-        before=rate_of(group, max(1, step - 1)),
-        rate=found.value,
-        curve=_curve(group, found, step),
-        number=state.boundary.acted + 1,
-    )
-    return Decision((changed.caused_by(at),))
+def acts(state: Reads, order: m.SetRate, report: m.BoundaryOrderReport) -> m.Acts | str:
+    """Return the order with the rate of the curve at its step; a sentence if its group is gone."""
+    group, step = state.rates.group(order.group), report.applied_before_step
+    if group is None:
+        return f"there is no group {order.group!r} any more"
+    before = rate_of(group, max(1, step - 1))
+    return m.Acts(replace(order, curve=_curve(group, order, step)), m.RateSet(before=before))
 
 
 # -- plateaus and checks -----------------------------------------------------------------------------------------------
@@ -264,13 +257,3 @@ def check(state: Reads, event: m.StepCompleted, _: At[Reads]) -> Decision | None
         found=event.lr,
     )
     return Decision((violation,))
-
-
-def violated(_: Reads, report: m.RateViolationReport, __: At[Reads]) -> Decision:
-    """Record the violation that the trainer found and corrected."""
-    return Decision((m.LrViolationDetected.of(report),))
-
-
-def audited(_: Reads, report: m.AuditReport, __: At[Reads]) -> Decision:
-    """Record the parameter whose update an audit found to be wrong."""
-    return Decision((m.AuditDiffered.of(report),))

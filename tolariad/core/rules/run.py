@@ -48,15 +48,16 @@ def go_on(state: Reads, given: m.Opened, _: At[Reads]) -> Decision | None:
         case st.Phase.FAILED if mode is m.StartMode.RETRY or _is_answered(state):
             return Decision((m.RunRetried(),))
         case st.Phase.FAILED if mode is m.StartMode.EXPLICIT:
-            why = f"the run has failed: {state.run.why}; look with `tolaria why`, then start it with --retry"
+            why = f"the run has failed: {state.run.why}; {q.way_on(state.run.failure, in_program=False)}"
             return Decision((), (m.ExitDaemon(code=EXIT_FAILED, why=why),))
         case _:
             return None
 
 
 def _is_answered(state: Reads) -> bool:
-    """Return whether the run failed because of its data, and this start accepts them."""
-    return state.run.failure is m.FailureKind.DATA and state.trainer.accepts_data
+    """Return whether the run failed because of its data or its code, and this start accepts them."""
+    data = state.run.failure is m.FailureKind.DATA and state.trainer.accepts_data
+    return data or (state.run.failure is m.FailureKind.CODE and state.trainer.accepts_code)
 
 
 def _complete(state: Reads) -> str:

@@ -28,7 +28,17 @@ _MORE: Final = "`tolariad run --dir RUN --epochs N` with more epochs continues i
 
 
 def after_step(state: Reads, _: m.StepCompleted, at: At[Reads]) -> Decision | None:
-    """After a step: end training if its hours are over. Only this limit can end it between two boundaries."""
+    """After a step: end training if its hours are over, or its tokens. Fail the run if nobody counts the tokens."""
+    most, progress = state.run.policy.stop_tokens, state.progress
+    if most is not None and not state.limits.reached:
+        if progress.tokens_at < 0:
+            why = (
+                f"stop.tokens is {most}, but step {progress.step} has no tokens: loss(model, batch) must return them "
+                'beside the loss, as {"loss": loss, "tokens": count}; in a loop, run.step(loss, tokens=count)'
+            )
+            return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
+        if progress.tokens >= most:
+            return _end(state, m.Limit.TOKENS)
     return _end(state, m.Limit.HOURS) if _is_time_over(state, at.now.mono) else None
 
 
@@ -74,7 +84,7 @@ def after_validation(state: Reads, event: m.ValidationFinished, _: At[Reads]) ->
     value = event.metrics.get(policy.metric)
     if value is None:
         there = ", ".join(sorted(event.metrics)) or "none at all"
-        why = f"keep_best or stop.patience needs the validation's {policy.metric}; the task's metrics are: {there}"
+        why = f"keep_best or stop.patience needs the validation's {policy.metric}; its metrics are: {there}"
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     if math.isnan(value) or not _is_better(value, state.limits.best, policy.better):
         return None
@@ -126,7 +136,8 @@ def _refusal(state: Reads, command: m.Extend) -> m.Refusal | None:
         why = f"the training has come to its end, at step {progress.step}; once the run is complete, {_MORE}"
     elif state.limits.is_spent:
         why = (
-            "the run ends here: stop.hours or stop.patience is used up, and another epoch or step does not change that"
+            "the run ends here: stop.hours, stop.tokens or stop.patience is used up, and another epoch or step does "
+            "not change that"
         )
     elif command.epochs is not None and command.epochs <= progress.epoch_finished:
         why = f"the end of epoch {command.epochs} has passed: {here}; `tolaria stop` ends it at the next step"

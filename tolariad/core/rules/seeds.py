@@ -30,17 +30,17 @@ _WHY: Final = {
 # -- orders ------------------------------------------------------------------------------------------------------------
 
 
-def order_to_germinate(state: Reads, command: m.SeedGerminate) -> m.SeedMoveOrdered | m.Refusal:
+def order_to_germinate(state: Reads, command: m.SeedGerminate) -> m.OrderGiven | m.Refusal:
     """Accept an order to germinate, or refuse it."""
     return q.move_seed(state, command.slot, Stage.GERMINATED, command.blueprint, command.parameters)
 
 
-def order_to_advance(state: Reads, command: m.SeedAdvance) -> m.SeedMoveOrdered | m.Refusal:
+def order_to_advance(state: Reads, command: m.SeedAdvance) -> m.OrderGiven | m.Refusal:
     """Accept an order to advance, or refuse it."""
     return q.advance_seed(state, command.slot)
 
 
-def order_to_cull(state: Reads, command: m.SeedCull) -> m.SeedMoveOrdered | m.Refusal:
+def order_to_cull(state: Reads, command: m.SeedCull) -> m.OrderGiven | m.Refusal:
     """Accept an order to cull, or refuse it."""
     return q.move_seed(state, command.slot, Stage.CULLED)
 
@@ -58,35 +58,19 @@ def registered(state: Reads, report: m.ReadyReport, _: At[Reads]) -> Decision | 
     return Decision((m.SeedSlotsRegistered(slots=found[0], blueprints=found[1]),))
 
 
-def moved(state: Reads, report: m.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
-    """Record that a move acts, or that it was refused. An order that has ended is skipped."""
-    waiting = state.boundary.find(report.order, m.MoveSeed)
-    if waiting is None:
-        return None
-    at, order = waiting
-    if report.refused:
-        return Decision((m.SeedMoveAborted.of(order, why=report.refused).caused_by(at),))
-    seed = state.seeds.seed(order.slot)
+def acts(state: Reads, order: m.MoveSeed, report: m.BoundaryOrderReport) -> m.Acts | m.ReportRefused:
+    """Return the move with what the trainer found out of it, unless the stages of the journal do not allow it."""
+    seed, measure = state.seeds.seed(order.slot), getattr(report, "measure", None)
     if not is_legal(seed.stage, order.stage):
         why = f"slot {order.slot} moved to {order.stage.name}; in the journal it is in {seed.stage.name}"
-        return Decision((state.trainer.refused(why),))
-    return Decision((_moved(state, seed, replace(order, cause=at.seq), report).caused_by(at),))
-
-
-def _moved(state: Reads, seed: st.Seed, order: m.MoveSeed, report: m.BoundaryOrderReport) -> m.SeedMoved:
-    giver, measure = state.seeds.giver(order.cause), getattr(report, "measure", None)
-    return m.SeedMoved.of(
-        order,
+        return state.trainer.refused(why)
+    move = m.SeedMove.of(
         report,
-        before=seed.stage,
-        germination=order.number,
-        number=state.boundary.acted + 1,
         measure=_finite(measure) if measure else None,
         epochs=state.progress.epoch_finished,
         validation_loss=state.progress.metrics.get("loss") if order.stage is Stage.BLENDING else None,
-        by=giver.by,
-        reason=giver.reason,
     )
+    return m.Acts(m.MoveSeed.of(order, report, before=seed.stage), move)
 
 
 def measured(state: Reads, report: m.SeedsMeasuredReport, _: At[Reads]) -> Decision | None:
@@ -108,11 +92,16 @@ def _finite(measure: SeedMeasure) -> SeedMeasure:
 
 
 def follow(
-    state: Reads, _: m.SeedMoved | m.EpochFinished | m.RolledBack | m.QuarantineAdded, __: At[Reads]
+    state: Reads, event: m.OrderActed | m.EpochFinished | m.RolledBack | m.QuarantineAdded, __: At[Reads]
 ) -> Decision | None:
     """Order the moves that are due by themselves: after a cull or an embargo, and for a seed that must not stay."""
+    if isinstance(event, m.OrderActed) and not isinstance(event.order, m.MoveSeed):
+        return None
     orders = tuple(
-        replace(one, actor=m.Actor(program="tolariad", reason=_WHY.get(one.stage) or q.why_culled(state, one.slot)))
+        m.OrderGiven(
+            order=one,
+            actor=m.Actor(program="tolariad", reason=_WHY.get(one.stage) or q.why_culled(state, one.slot)),
+        )
         for one in q.due_moves(state)
     )
     return Decision(orders) if orders else None

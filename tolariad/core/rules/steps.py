@@ -9,6 +9,7 @@ from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.bounds import METRICS_MAX
 from tolariad.core.calc.settings.changes import may_change_steps
+from tolariad.core.calc.text.phrases import listed
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At, Numbered
 
@@ -81,16 +82,6 @@ def skipped(state: Reads, report: m.StepSkippedReport, _: At[Reads]) -> Decision
     return Decision((m.detected(verdict, step=report.step, epoch=report.epoch, batch=report.batch), event))
 
 
-def epoch_started(_: Reads, report: m.EpochStartedReport, __: At[Reads]) -> Decision:
-    """Record the start of an epoch."""
-    return Decision((m.EpochStarted.of(report),))
-
-
-def validation_begun(_: Reads, report: m.ValidationBegunReport, __: At[Reads]) -> Decision:
-    """Record the start of a validation."""
-    return Decision((m.ValidationBegun.of(report),))
-
-
 def validated(state: Reads, report: m.ValidationReport, _: At[Reads]) -> Decision:
     """Record the end of a validation."""
     return Decision((m.ValidationFinished.of(report).caused_by(state.progress.validating),))
@@ -115,7 +106,7 @@ def epoch_finished(state: Reads, report: m.EpochReport, at: At[Reads]) -> Decisi
         seconds=max(0, at.now.mono - progress.epoch_mono) / 1e9,
         metric=metric,
         metric_name=name,
-        metrics=progress.epoch_metrics,
+        metrics={**progress.epoch_metrics, **report.metrics},
     )
     return Decision((finished, *_measured(report.epoch, report)))
 
@@ -167,20 +158,27 @@ def _why_they_may_differ(state: Reads, first: int) -> str:
     changed = [key for key in depends if key != "stop.steps" or not progress.steps_per_epoch]
     if first < progress.environment_since:
         return f"changed: {', '.join(changed)}" if changed else "the execution context is another one"
-    return "" if progress.determinism == "strict" else f"determinism is {progress.determinism or 'not known'}"
+    if progress.determinism != "strict":
+        return f"determinism is {progress.determinism or 'not known'}"
+    code = progress.code
+    if first < code.since and code.accepted:
+        return f"the code has changed, which was accepted: {listed(code.changed)}"
+    return ""
 
 
-def rerun_compared(_: Reads, event: m.RerunFinished, __: At[Reads]) -> Decision | None:
-    """Record a difference that nothing explains: determinism is strict, and every step was made in this environment."""
-    difference = event.first_difference
+def rerun_compared(state: Reads, event: m.RerunFinished, _: At[Reads]) -> Decision | None:
+    """Record a difference that nothing allows: determinism is strict, and every step was made in this environment."""
+    difference, code = event.first_difference, state.progress.code
     if difference is None or event.expected:
         return None
-    return Decision((m.RerunDiverged(difference=difference),))
+    return Decision((m.RerunDiverged(difference=difference, code=code.changed if event.first < code.since else ()),))
 
 
-def rerun_diverged(_: Reads, event: m.RerunDiverged, __: At[Reads]) -> Decision:
+def rerun_diverged(state: Reads, event: m.RerunDiverged, _: At[Reads]) -> Decision:
     """Fail the run: a run that does not repeat itself must not be trained on without a word of the user's."""
     one = event.difference
+    if event.code:
+        return Decision((m.RunFailed(kind=m.FailureKind.CODE, why=_by_code(one, event.code)),))
     if one.field == "data":
         what = (
             f"step {one.step}: other data. Its batches were other ones when they were loaded again (digest "
@@ -190,11 +188,18 @@ def rerun_diverged(_: Reads, event: m.RerunDiverged, __: At[Reads]) -> Decision:
     else:
         name = _NAMES.get(one.field, one.field)
         what = f"step {one.step} came out differently when it was run again: {name} was {one.expected}, is {one.found}"
-        causes = (
-            "random numbers without a seed in the data, task state that its state_dict does not save, and changed files"
+        unsaved = (
+            "state of the program that no checkpoint has (a loop keeps it by run.keep(name, object), a task by its "
+            "state_dict)"
+            if q.is_program(state)
+            else "task state that its state_dict does not save"
         )
-    why = (
-        f"{what}. Versions, hardware and number of threads are the same. The usual causes are {causes}. `--retry` goes "
-        "on with the difference; later ones are then only recorded"
-    )
+        causes = f"random numbers without a seed in the data, {unsaved}, and changed files"
+    why = f"{what}. Code, versions, hardware and number of threads are the same. The usual causes are {causes}"
     return Decision((m.RunFailed(kind=m.FailureKind.DIVERGED, why=why),))
+
+
+def _by_code(one: m.Difference, files: tuple[str, ...]) -> str:
+    was = f"{_NAMES.get(one.field, one.field)} was {one.expected}, is {one.found}"
+    changed = f"{listed(files)} {'has' if len(files) == 1 else 'have'} changed since it was made"
+    return f"step {one.step} came out differently when it was run again, and {changed}: {was}"

@@ -32,7 +32,7 @@ class Reads(
     st.HasRollbacks,
     st.HasHealth,
     st.HasBoundary,
-    st.HasKnown,
+    st.HasCopies,
     st.HasArchitecture,
     st.HasSeeds,
     st.HasStrategy,
@@ -126,7 +126,8 @@ def answered(state: Reads, given: m.StrategyReply, _: At[Reads]) -> Decision | N
     answer = m.StrategyAnswered.of(given, epoch=epoch, commands=fresh, repeated=repeated).caused_by(cause)
     keeps = given.state != state.strategy.kept and len(state.boundary.waiting) < st.WAITING_MAX
     # Before the answer, so that the trainer gets the state before the order to continue.
-    kept = (m.StrategyStateGiven(epoch=epoch, state=given.state).caused_by(cause),) if keeps else ()
+    keep = m.OrderGiven(order=m.KeepStrategyState(epoch=epoch, state=given.state))
+    kept = (keep.caused_by(cause),) if keeps else ()
     return Decision((*kept, answer))
 
 
@@ -196,7 +197,7 @@ def _refusal(state: Reads, one: m.StrategyCommand, wall: int) -> str:
     return ""
 
 
-def adapt_seed(state: Reads, order: m.AdaptSeed) -> m.SeedMoveOrdered | m.Refusal:
+def adapt_seed(state: Reads, order: m.AdaptSeed) -> m.OrderGiven | m.Refusal:
     """Order a move of a seed, or refuse it: by the rules that hold for an operator too."""
     return q.move_seed(state, order.slot, order.stage, order.blueprint, order.parameters)
 
@@ -212,28 +213,6 @@ def set_breaker(state: Reads, order: m.SetBreaker) -> m.BreakerSet | m.Refusal:
     return m.BreakerSet(breaker=order.breaker, state=order.state)
 
 
-def hyper_applied(state: Reads, report: m.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
-    """Record that hyper-parameters were set, or that they were refused. An order that has ended is skipped."""
-    waiting = state.boundary.find(report.order, m.SetHyperparameters)
-    if waiting is None:
-        return None
-    at, found = waiting
-    if report.refused:
-        return Decision((m.HyperparametersAborted.of(found, why=report.refused).caused_by(at),))
-    return Decision((m.HyperparametersChanged.of(found, report, number=state.boundary.acted + 1).caused_by(at),))
-
-
-def state_kept(state: Reads, report: m.BoundaryOrderReport, _: At[Reads]) -> Decision | None:
-    """Record that the training holds the strategy's state, or why it does not."""
-    waiting = state.boundary.find(report.order, m.KeepStrategyState)
-    if waiting is None:
-        return None
-    at, found = waiting
-    if report.refused:
-        return Decision((m.StrategyStateDropped(why=report.refused).caused_by(at),))
-    return Decision((m.StrategyStateKept.of(found, report, number=state.boundary.acted + 1).caused_by(at),))
-
-
 # -- votes -------------------------------------------------------------------------------------------------------------
 
 
@@ -242,11 +221,11 @@ def ask_vote(state: Reads, _: m.RollbackBegun | m.RollbackEscalated, __: At[Read
     opened = state.rollbacks.open
     if opened is None or not q.awaits_vote(state):
         return None
-    known = state.known.held.get(opened.checkpoint, st.Known())
+    branch = state.copies.held.get(opened.checkpoint, st.Branch())
     effect = m.AskVote(
         rollback=opened.id,
         checkpoint=opened.checkpoint,
-        state=known.strategy.kept,
+        state=branch.strategy.kept,
         limit_s=q.vote_limit_s(state, opened.tier),
     )
     return Decision((), (effect,))

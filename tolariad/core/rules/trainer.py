@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
@@ -49,16 +51,17 @@ def ready(state: Reads, report: m.ReadyReport, _: At[Reads]) -> Decision:
     """
     other = q.other_data(state.progress, report.environment)
     if other and not state.trainer.accepts_data:
-        why = f"{q.data_refusal(other)}. Start the run with its former data and --retry, or go on with --accept-data"
+        why = q.data_refusal(other)
         return Decision((m.RunFailed(kind=m.FailureKind.DATA, why=why),))
     if state.progress.step and (name := other_values(state.rates.groups, report.groups)):
         why = (
             f"the rate function {name} gives other values than those in the journal, although its file is the same: "
-            "something that it imports has changed. Put that back and start with --retry; or change the file as well, "
-            "and start with --retry --accept-config"
+            "something that it imports has changed. Put that back; or change the file as well, and accept that the "
+            "configuration is another one"
         )
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     former = state.progress.steps_per_epoch if state.progress.step else 0
+    other_code = q.other_code(state.progress, report.code)
     built = m.ExecutionContextRecorded.of(
         report,
         incarnation=state.trainer.incarnation,
@@ -66,6 +69,9 @@ def ready(state: Reads, report: m.ReadyReport, _: At[Reads]) -> Decision:
         other_data=other,
         former_steps_per_epoch=former if former != report.steps_per_epoch else 0,
         other_blueprints=state.seeds.other_blueprints(report.sources),
+        other_code=other_code,
+        only_code=bool(other_code) and q.is_same_but_code(state.progress, report.environment),
+        accepts_code=state.trainer.accepts_code,
     )
     return Decision((built,))
 
@@ -77,21 +83,27 @@ def train(state: Reads, event: m.ExecutionContextRecorded, _: At[Reads]) -> Deci
     return _from_newest(state, event.hash)
 
 
-def train_from_another(state: Reads, _: m.CheckpointUnusableReport, __: At[Reads]) -> Decision | None:
+def train_from_another(state: Reads, report: m.CheckpointUnusableReport, _: At[Reads]) -> Decision | None:
     """Order the training from another checkpoint: the chosen one is unusable.
 
     The other messages of a start were sent with the first order.
     """
-    return None if state.run.phase is st.Phase.FAILED else _from_newest(state, state.progress.environment)
+    if state.run.phase is st.Phase.FAILED:
+        return None
+    return _from_newest(state, state.progress.environment, f"{report.file}: {report.why}" if report.unfit else "")
 
 
-def _from_newest(state: Reads, context: str) -> Decision:
-    """Order the training, from memory if that is newer. Fail the run if no checkpoint is usable in this context."""
+def _from_newest(state: Reads, context: str, unfit: str = "") -> Decision:
+    """Order the training, from memory if that is newer. Fail the run if no checkpoint is usable in this context.
+
+    `unfit`: why the last one that was tried does not fit; "" if none was tried now.
+    """
     newest = state.checkpoints.newest_for(context)
     if newest is None and state.checkpoints.newest is not None:
+        maker, named = "program" if q.is_program(state) else "task", unfit or "`tolaria why RUN rejected` names it"
         why = (
-            "no checkpoint of this run fits the model that the task builds now; `tolaria why RUN rejected` names the "
-            "first difference. Give the task its former model and start with --retry"
+            f"no checkpoint of this run fits what the {maker} has now. The first difference: {named}. Give the {maker} "
+            "what it had"
         )
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     chosen = q.newest_beyond(state, newest) or newest
@@ -117,9 +129,9 @@ def inexact_data(state: Reads, report: m.InexactDataReport, _: At[Reads]) -> Dec
     return Decision(() if known else (m.InexactDataFound.of(report),))
 
 
-def data_noted(_: Reads, report: m.DataNotedReport, __: At[Reads]) -> Decision:
-    """Record a note about the data."""
-    return Decision((m.DataNoted.of(report),))
+def told(_: Reads, report: m.Told, __: At[Reads]) -> Decision:
+    """Record what the trainer alone knows. Time, cause and giver are not its to say."""
+    return Decision((replace(report.event, wall=0, mono=0, cause=0, root=0, actor=None),))
 
 
 def setup_refused(_: Reads, report: m.SetupRefusedReport, __: At[Reads]) -> Decision:

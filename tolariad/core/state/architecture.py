@@ -5,12 +5,12 @@ Hooks change the model before a checkpoint of the same place, so for their chang
 compactions change it by boundary orders, which may act before or after such a checkpoint: there the number of orders
 tells.
 
-SeedMoved and ModelCompacted are each an order that acted and an entry here, so that no crash comes between the two.
+The event of a seed's move or a compaction is also the entry here, so that no crash comes between the two.
 """
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -20,7 +20,8 @@ from tolariad.core.calc.bounds import storable
 from tolariad.core.calc.pruning.ledger import COMPACT
 from tolariad.core.calc.seeds import ledger
 from tolariad.core.calc.seeds.stages import Stage
-from tolariad.core.state.fold import ApplyTable
+from tolariad.core.state.fates import set_back
+from tolariad.core.state.fold import ApplyTable, by_order
 from tolariad.core.state.seeds import SEED_SLOTS_MAX
 
 # A seed that comes and goes takes two: 4096 are enough for four slots in every epoch of a run of 500 epochs. The ledger
@@ -47,7 +48,7 @@ class ShapeChange(msgspec.Struct, frozen=True, omit_defaults=True):
 class Architecture(msgspec.Struct, frozen=True):
     """Slice of RunState. `changes`: those in force, at most CHANGES_MAX and a removal for each seed."""
 
-    changes: tuple[ShapeChange, ...] = ()
+    changes: Annotated[tuple[ShapeChange, ...], set_back("a change that the target does not contain is undone")] = ()
 
 
 class HasArchitecture(Protocol):
@@ -95,37 +96,36 @@ def _changed(s: Architecture, e: m.ArchitectureChanged, _: m.Cause) -> Architect
     return replace(s, changes=(*s.changes[: max(0, e.number - 1)], change)[:CHANGES_MAX])
 
 
-def _moved(s: Architecture, e: m.SeedMoved, _: m.Cause) -> Architecture:
-    if e.stage is Stage.GERMINATED:
+def _moved(s: Architecture, order: m.MoveSeed, e: m.OrderActed) -> Architecture:
+    if order.stage is Stage.GERMINATED:
         entry = ledger.germinated(
-            e.slot,
-            e.germination,
-            blueprint=e.blueprint,
-            parameters=e.parameters,
-            example=e.example,
-            dtype=e.dtype,
-            warmup_steps=e.warmup_steps,
+            order.slot,
+            order.number,
+            blueprint=order.blueprint,
+            parameters=order.parameters,
+            example=order.example,
+            dtype=order.dtype,
+            warmup_steps=order.warmup_steps,
         )
-    elif e.stage is Stage.CULLED:
-        entry = ledger.removed(e.slot, e.germination)
+    elif order.stage is Stage.CULLED:
+        entry = ledger.removed(order.slot, order.number)
     else:
         return s
     change = ShapeChange(entry.name, entry.arguments, e.applied_before_step, order=storable(e.number))
     return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
 
 
-def _compacted(s: Architecture, e: m.ModelCompacted, _: m.Cause) -> Architecture:
-    change = ShapeChange(COMPACT, e.removal, e.applied_before_step, order=storable(e.number))
+def _compacted(s: Architecture, order: m.CompactModel, e: m.OrderActed) -> Architecture:
+    change = ShapeChange(COMPACT, order.removal, e.applied_before_step, order=storable(e.number))
     return replace(s, changes=(*s.changes, change)[:_HELD_MAX])
 
 
-def _rolled_back(s: Architecture, e: m.RolledBack, _: m.Cause) -> Architecture:
+def architecture_at(s: Architecture, e: m.RolledBack) -> Architecture:
+    """Return the ledger without the changes that the target of a rollback does not contain."""
     return replace(s, changes=tuple(one for one in s.changes if is_in(one, e))) if s.changes else s
 
 
 APPLY: Final[ApplyTable] = {
     m.ArchitectureChanged: _changed,
-    m.SeedMoved: _moved,
-    m.ModelCompacted: _compacted,
-    m.RolledBack: _rolled_back,
+    m.OrderActed: by_order({m.MoveSeed: _moved, m.CompactModel: _compacted}),
 }

@@ -11,7 +11,7 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterator
-from typing import Final, Protocol, TypeVar, cast
+from typing import Annotated, Final, Protocol, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -19,6 +19,7 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import storable
 from tolariad.core.messages.vocabulary import kinds_of
+from tolariad.core.state.fates import ACTS_ONCE, COUNTER, anew, survives
 from tolariad.core.state.fold import ApplyTable
 
 # The trainer remembers this many keys. It can get an order again only as long as the order waits here.
@@ -29,10 +30,12 @@ _Kind = TypeVar("_Kind", bound=m.BoundaryOrder)
 
 
 class Waiting(msgspec.Struct, frozen=True):
-    """An accepted order that has not ended."""
+    """An accepted order that has not ended. `by`, `reason`: who gave it, and why."""
 
     cause: m.Cause
     order: m.AnyBoundaryOrder
+    by: str = ""
+    reason: str = ""
 
 
 class OpenQuestion(msgspec.Struct, frozen=True):
@@ -51,11 +54,11 @@ class Boundary(msgspec.Struct, frozen=True):
     `generations`: how many questions were asked.
     """
 
-    waiting: tuple[Waiting, ...] = ()
-    acted: int = 0
-    digest: bytes = b""
-    asked: OpenQuestion | None = None
-    generations: int = 0
+    waiting: Annotated[tuple[Waiting, ...], ACTS_ONCE] = ()
+    acted: Annotated[int, survives("the trainer that stands at the target reports it (RatesRestored)")] = 0
+    digest: Annotated[bytes, survives("it covers all orders that acted, on abandoned branches too")] = b""
+    asked: Annotated[OpenQuestion | None, anew("the run leaves the epoch's end that the question was about")] = None
+    generations: Annotated[int, COUNTER] = 0
 
     @property
     def next_generation(self) -> int:
@@ -70,9 +73,9 @@ class Boundary(msgspec.Struct, frozen=True):
         """Yield the waiting orders of one kind, with their causes, oldest first."""
         return ((one.cause, one.order) for one in self.waiting if isinstance(one.order, kind))
 
-    def find(self, cause: int, kind: type[_Kind]) -> tuple[m.Cause, _Kind] | None:
-        """Return the waiting order with this key, if it is of this kind."""
-        return next((one for one in self.of_kind(kind) if one[0].seq == cause), None)
+    def find(self, cause: int) -> Waiting | None:
+        """Return the waiting order with this key, or None."""
+        return next((one for one in self.waiting if one.cause.seq == cause), None)
 
 
 class HasBoundary(Protocol):
@@ -83,8 +86,9 @@ class HasBoundary(Protocol):
         """Return the boundary orders, and the wait at an epoch's end."""
 
 
-def _given(s: Boundary, e: m.BoundaryOrderGiven, at: m.Cause) -> Boundary:
-    one = Waiting(at, cast("m.AnyBoundaryOrder", e.order))
+def _given(s: Boundary, e: m.OrderGiven, at: m.Cause) -> Boundary:
+    actor = e.actor or m.Actor()
+    one = Waiting(at, e.order, actor.program, actor.reason)
     return replace(s, waiting=(*s.waiting, one)[-WAITING_MAX:])
 
 
@@ -92,15 +96,16 @@ def _without(s: Boundary, cause: int) -> tuple[Waiting, ...]:
     return tuple(one for one in s.waiting if one.cause.seq != cause)
 
 
-def _acted(s: Boundary, e: m.BoundaryOrderActed, _: m.Cause) -> Boundary:
+def _acted(s: Boundary, e: m.OrderActed, _: m.Cause) -> Boundary:
     # Masked, since `apply` takes every event, even one with an impossible number.
     place = struct.pack("<QQ", e.number & _WORD, e.applied_before_step & _WORD)
-    what = msgspec.msgpack.encode(replace(e.order, cause=0), order="deterministic")
+    does = {name: getattr(e.order, name) for name in e.order.__struct_fields__ if name not in e.order.RECORD}
+    what = msgspec.msgpack.encode((type(e.order).__name__, does), order="deterministic")
     digest = hashlib.sha256(s.digest + place + what).digest()
     return replace(s, waiting=_without(s, e.cause), acted=storable(e.number), digest=digest)
 
 
-def _aborted(s: Boundary, e: m.BoundaryOrderAborted, _: m.Cause) -> Boundary:
+def _aborted(s: Boundary, e: m.OrderAborted, _: m.Cause) -> Boundary:
     return replace(s, waiting=_without(s, e.cause))
 
 
@@ -117,19 +122,16 @@ def _closed(s: Boundary, e: m.BoundaryClosed, _: m.Cause) -> Boundary:
 
 
 def _left(s: Boundary, _: m.Event, __: m.Cause) -> Boundary:
-    """Close the question: a rollback leaves this epoch's end, or the waiting trainer is gone.
-
-    RolledBack closes one that was asked while the rollback was under way.
-    """
+    """Close the question: a rollback leaves this epoch's end, or the waiting trainer is gone."""
     return s if s.asked is None else replace(s, asked=None)
 
 
 APPLY: Final[ApplyTable] = {
-    **dict.fromkeys(kinds_of(m.BoundaryOrderGiven), _given),
-    **dict.fromkeys(kinds_of(m.BoundaryOrderActed), _acted),
-    **dict.fromkeys(kinds_of(m.BoundaryOrderAborted), _aborted),
+    m.OrderGiven: _given,
+    m.OrderActed: _acted,
+    m.OrderAborted: _aborted,
     m.RatesRestored: _restored,
     **dict.fromkeys(kinds_of(m.BoundaryAsked), _asked),
     **dict.fromkeys(kinds_of(m.BoundaryClosed), _closed),
-    **dict.fromkeys((m.RollbackBegun, m.RolledBack, m.TrainerDied, m.TrainerEnded), _left),
+    **dict.fromkeys((m.RollbackBegun, m.TrainerDied, m.TrainerEnded), _left),
 }

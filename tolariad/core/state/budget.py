@@ -12,7 +12,7 @@ added up from the same events in `tolariad.telemetry.histograms`.
 from __future__ import annotations
 
 from functools import reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
 import msgspec
 from msgspec.structs import asdict, replace
@@ -21,6 +21,7 @@ from tolariad.core import messages as m
 from tolariad.core.calc.health.breaker import Breaker, BreakerRule, BreakerState, breaker_state, failed, succeeded
 from tolariad.core.calc.health.budgets import BUDGETS, MEMORY_SHARES, SOFT_TIMES, WITH_BREAKER, Budget
 from tolariad.core.calc.health.histogram import bucket_of
+from tolariad.core.state.fates import anew, set_back
 from tolariad.core.state.fold import ApplyTable
 
 if TYPE_CHECKING:
@@ -30,8 +31,7 @@ if TYPE_CHECKING:
 
 BOUNDARY: Final = "epoch_boundary"
 _IN_SECONDS: Final = {"us": 1e6, "ms": 1e3, "s": 1.0}
-# Their times hold for a thousand million parameters. A larger model has proportionally more; a smaller one has the
-# same.
+# Their limits hold for models of up to 1e9 parameters. For a larger model they grow in proportion to its parameters.
 _OF_A_SIZE: Final = ("checkpoint", "full_rollback", "rollback_deadline")
 _BY_SIZE: Final = frozenset(name for name, one in BUDGETS.items() if {name, one.part_of} & {*_OF_A_SIZE})
 _PARAMETERS: Final = 1e9
@@ -66,20 +66,25 @@ class Pressure(msgspec.Struct, frozen=True):
     since_wall: int
 
 
+_OVER: Final = anew("the rollback and the emergency that led to it are over")
+
+
 class BudgetState(msgspec.Struct, frozen=True):
     """Slice of RunState. `limits`: those that the configuration changed.
 
     `breakers`: those that are not in their initial state. `soft_factor`: that of conservative mode while it is on.
     """
 
+    SURVIVES: ClassVar[str] = "configuration, the model's size, and how fast the machine is: of no branch"
+
     act: bool = True
     limits: dict[str, float] = {}
     breaker_rules: dict[str, m.BreakerLimits] = {}
     parameters: int = 0
-    breakers: dict[str, Breaker] = {}
+    breakers: Annotated[dict[str, Breaker], set_back("what this rollback took is measured")] = {}
     slow_boundaries: int = 0
-    going: RollbackSince | None = None
-    raised: EmergencySince | None = None
+    going: Annotated[RollbackSince | None, _OVER] = None
+    raised: Annotated[EmergencySince | None, _OVER] = None
     memory: Pressure | None = None
     soft_factor: float = 1.0
 

@@ -7,7 +7,7 @@ another shape than a model is still usable for a model that it fits.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -15,10 +15,16 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core.calc.detection.rules import Finding
 from tolariad.core.state.checkpoints_catalogue import CatalogueEntry, OpenCheckpoint, Removing, Watched, best_of
+from tolariad.core.state.fates import COUNTER, NEW_BRANCH, OF_THE_TRAINER, anew, set_back, survives
 from tolariad.core.state.fold import ApplyTable, setting
 
 CATALOGUE_MAX: Final = 1000
 OPEN_MAX: Final = 16
+
+
+_LEFT: Final = set_back("checkpoints after the target are abandoned")
+_FILES: Final = survives("it describes files on disk")
+_ENDS_AGAIN: Final = anew("the run comes to its end again, with checkpoints of another size perhaps")
 
 
 class Checkpoints(msgspec.Struct, frozen=True):
@@ -29,25 +35,27 @@ class Checkpoints(msgspec.Struct, frozen=True):
     is being run. `watched`: those not promoted yet, oldest first. `watch_from`: the step from which healthy steps are
     counted. `given_up`: why the last one ordered was aborted; "" if it was not. `needed_failures`: how often the
     run's first or last one was aborted while its trainer lived. `needs`: the bytes of the newest one
-    for which there was no space, until one is committed.
+    for which there was no space, until one is committed. `seconds`: how long the newest one took to write; 0 if none is
+    known.
     """
 
-    ordered: int = 0
-    open: tuple[OpenCheckpoint, ...] = ()
-    catalogue: tuple[CatalogueEntry, ...] = ()
-    clock_mono: int = 0
-    best: str = ""
-    branch: int = 0
-    removing: tuple[Removing, ...] = ()
-    removed: int = 0
-    exhausted: bool = False
-    script_seq: int = 1
-    rerunning: bool = False
-    watched: tuple[Watched, ...] = ()
-    watch_from: int = 0
-    given_up: str = ""
-    needed_failures: int = 0
-    needs: int = 0
+    ordered: Annotated[int, COUNTER] = 0
+    open: Annotated[tuple[OpenCheckpoint, ...], _LEFT] = ()
+    catalogue: Annotated[tuple[CatalogueEntry, ...], _LEFT] = ()
+    clock_mono: Annotated[int, set_back("the next one is due an interval after the rollback")] = 0
+    best: Annotated[str, _LEFT] = ""
+    branch: Annotated[int, NEW_BRANCH] = 0
+    removing: Annotated[tuple[Removing, ...], _FILES] = ()
+    removed: Annotated[int, COUNTER] = 0
+    exhausted: Annotated[bool, _FILES] = False
+    script_seq: Annotated[int, OF_THE_TRAINER] = 1
+    rerunning: Annotated[bool, OF_THE_TRAINER] = False
+    watched: Annotated[tuple[Watched, ...], _LEFT] = ()
+    watch_from: Annotated[int, set_back("the run went wrong after the target: a promotion needs new healthy steps")] = 0
+    given_up: Annotated[str, _FILES] = ""
+    needed_failures: Annotated[int, _ENDS_AGAIN] = 0
+    needs: Annotated[int, _ENDS_AGAIN] = 0
+    seconds: Annotated[float, _FILES] = 0.0
 
     @property
     def best_epoch(self) -> int:
@@ -126,6 +134,7 @@ def _committed(s: Checkpoints, e: m.CheckpointCommitted, at: m.Cause) -> Checkpo
         given_up="",
         needed_failures=0,
         needs=0,
+        seconds=e.seconds,
     )
 
 
@@ -182,8 +191,8 @@ def _unfit(s: Checkpoints, e: m.CheckpointUnfit, _: m.Cause) -> Checkpoints:
     return replace(s, catalogue=_marked(s, e.id, **found))
 
 
-def _rolled_back(s: Checkpoints, e: m.RolledBack, _: m.Cause) -> Checkpoints:
-    """Abandon the checkpoints after the fork: they are not part of the run from here on."""
+def checkpoints_at(s: Checkpoints, e: m.RolledBack) -> Checkpoints:
+    """Return the checkpoints with those after the fork abandoned: they are not part of the run from here on."""
     fork = (e.step, e.epoch, e.batch)
     target = next((index for index, one in enumerate(s.catalogue) if one.id == e.checkpoint), None)
 
@@ -267,5 +276,4 @@ APPLY: Final[ApplyTable] = {
     m.RerunFinished: setting(rerunning=False),
     m.RerunAborted: setting(rerunning=False),
     m.GapRecorded: _gap,
-    m.RolledBack: _rolled_back,
 }

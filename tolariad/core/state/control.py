@@ -6,7 +6,7 @@ refused order changes nothing, and is recorded only if the caller gave an id.
 
 from __future__ import annotations
 
-from typing import Any, Final, Protocol
+from typing import Any, ClassVar, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -33,6 +33,8 @@ class Outcome(msgspec.Struct, frozen=True):
 
 class Control(msgspec.Struct, frozen=True):
     """Slice of RunState: outcomes by id, oldest first, and how many orders were accepted."""
+
+    SURVIVES: ClassVar[str] = "a repeated order must find its first answer"
 
     outcomes: tuple[Outcome, ...] = ()
     accepted: int = 0
@@ -71,7 +73,7 @@ def _refused(s: Control, e: m.CommandRefused, at: m.Cause) -> Control:
 
 
 APPLY: Final[ApplyTable] = {
-    # The last two accept commands of the strategy, which operators cannot give.
-    **dict.fromkeys((*ACCEPTING, m.HyperparametersOrdered, m.BreakerSet), _accepted),
+    # The last one accepts a command of the strategy, which operators cannot give.
+    **dict.fromkeys((*ACCEPTING, m.BreakerSet), _accepted),
     m.CommandRefused: _refused,
 }

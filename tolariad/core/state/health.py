@@ -12,7 +12,7 @@ from this one. A full quarantine takes no more entries.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Annotated, ClassVar, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -21,6 +21,7 @@ from tolariad.core import messages as m
 from tolariad.core.calc.bounds import storable
 from tolariad.core.calc.health.breaker import Breaker, BreakerRule, BreakerState, failed, succeeded
 from tolariad.core.state.budget import BudgetState
+from tolariad.core.state.fates import CONFIGURATION, anew, survives
 from tolariad.core.state.fold import ApplyTable
 from tolariad.core.state.health_detection import Instability
 
@@ -33,6 +34,8 @@ class Emergency(msgspec.Struct, frozen=True):
     `why` is from the event that set the level, or from a later one that halted the run, so that it agrees with the
     halt.
     """
+
+    SURVIVES: ClassVar[str] = "the level falls only after a whole healthy epoch, or by an operator's order"
 
     level: m.Level | None = None
     why: str = ""
@@ -71,7 +74,17 @@ EMERGENCY: Final[ApplyTable] = {
 # -- conservative mode ------------------------------------------------------------------------------------------------
 
 
-class Stability(msgspec.Struct, frozen=True):
+class BranchStability(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What of the stability belongs to a branch: the rate violations of its epoch."""
+
+    in_epoch: int = 0
+
+
+_THE_CODE_REMAINS: Final = survives("the code that changed rates is still there")
+_THE_ANSWER_REMAINS: Final = survives("conservative mode may answer the fault that caused the rollback")
+
+
+class Stability(BranchStability, frozen=True, omit_defaults=False):
     """Slice of RunState.
 
     `since`: the monotonic ns at which the mode was entered, or None; `since_wall`: the same in wall time. `breaker`:
@@ -80,19 +93,20 @@ class Stability(msgspec.Struct, frozen=True):
     emergency was raised in the present epoch, so it is unhealthy.
     """
 
-    failures: int = 3
-    reset_s: float = 30.0
-    probes: int = 1
-    breaker: Breaker = Breaker()
-    violations: int = 0
-    in_epoch: int = 0
-    total: int = 0
-    since: int | None = None
-    why: str = ""
-    healthy_epochs: int = 0
-    heeds_budgets: bool = True
-    since_wall: int = 0
-    troubled: bool = False
+    failures: Annotated[int, CONFIGURATION] = 3
+    reset_s: Annotated[float, CONFIGURATION] = 30.0
+    probes: Annotated[int, CONFIGURATION] = 1
+    breaker: Annotated[Breaker, _THE_CODE_REMAINS] = Breaker()
+    violations: Annotated[int, _THE_CODE_REMAINS] = 0
+    total: Annotated[int, _THE_CODE_REMAINS] = 0
+    since: Annotated[int | None, _THE_ANSWER_REMAINS] = None
+    why: Annotated[str, _THE_ANSWER_REMAINS] = ""
+    healthy_epochs: Annotated[
+        int, anew("the healthy epochs that end conservative mode are counted from the rollback on")
+    ] = 0
+    heeds_budgets: Annotated[bool, CONFIGURATION] = True
+    since_wall: Annotated[int, _THE_ANSWER_REMAINS] = 0
+    troubled: Annotated[bool, _THE_ANSWER_REMAINS] = False
 
     @property
     def rule(self) -> BreakerRule:
@@ -206,6 +220,8 @@ class QuarantineEntry(msgspec.Struct, frozen=True):
 
 class Quarantine(msgspec.Struct, frozen=True):
     """Slice of RunState: at most ENTRIES_MAX entries, oldest first."""
+
+    SURVIVES: ClassVar[str] = "a batch that did harm is not used again, on any branch"
 
     added: int = 0
     entries: tuple[QuarantineEntry, ...] = ()

@@ -7,13 +7,14 @@ also holds the averages that accuracy and step time are compared with.
 from __future__ import annotations
 
 from math import isfinite
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core.calc.detection.rules import Finding, Signal, Verdict, accuracy_collapsed
+from tolariad.core.state.fates import CONFIGURATION, COUNTER, anew, survives
 from tolariad.core.state.fold import ApplyTable
 
 # The average of the accuracy follows the last few validations. With fewer validations no collapse is reported.
@@ -46,23 +47,30 @@ class Trouble(msgspec.Struct, frozen=True):
     granted: bool = False
 
 
-class Instability(msgspec.Struct, frozen=True):
+class BranchInstability(msgspec.Struct, frozen=True):
+    """What of the findings belongs to a branch: the averages that accuracy and step time are compared with."""
+
+    accuracy: float | None = None
+    validations: int = 0
+    fallen: int = 0
+    step_s: float = 0.0
+    sound_step: int = 0
+
+
+class Instability(BranchInstability, frozen=True):
     """Slice of RunState: findings, the open question, and the averages that accuracy and time are compared with.
 
     `fallen`: validations in a row whose accuracy had collapsed; the third one becomes the new level. `sound_step`: the
     step of the last one that had not. `chance`: the accuracy of guessing, if it is configured.
     """
 
-    found: int = 0
-    asked: WaitingTrainer | None = None
-    accuracy: float | None = None
-    validations: int = 0
-    fallen: int = 0
-    step_s: float = 0.0
-    last_mono: int = 0
-    trouble: Trouble | None = None
-    chance: float | None = None
-    sound_step: int = 0
+    found: Annotated[int, COUNTER] = 0
+    asked: Annotated[WaitingTrainer | None, anew("the rollback answers the question")] = None
+    last_mono: Annotated[int, anew("the first step after the rollback has no earlier one to be timed from")] = 0
+    trouble: Annotated[
+        Trouble | None, survives("where the run went back from, and how often: else it would go back without end")
+    ] = None
+    chance: Annotated[float | None, CONFIGURATION] = None
 
     def near(self, step: int) -> Trouble | None:
         """Return the trouble of the place that `step` belongs to, or None."""
@@ -128,7 +136,7 @@ def _stepped(s: Instability, e: m.StepCompleted, _: m.Cause) -> Instability:
         took = (e.mono - last) / 1e9
         step_s = took if step_s == 0.0 else step_s + (took - step_s) * _STEP_SHARE
     return Instability(
-        s.found, None, s.accuracy, s.validations, s.fallen, step_s, e.mono, s.trouble, s.chance, s.sound_step
+        s.accuracy, s.validations, s.fallen, step_s, s.sound_step, s.found, None, e.mono, s.trouble, s.chance
     )
 
 

@@ -9,9 +9,8 @@ operator's order stay.
 from __future__ import annotations
 
 from math import isfinite
-from typing import Final, Protocol
+from typing import Annotated, Any, Final, Protocol
 
-import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
@@ -20,52 +19,50 @@ from tolariad.core.calc.pruning.phase import PruningPhase
 from tolariad.core.calc.pruning.units import Units, joined, renumbered, without
 from tolariad.core.calc.pruning.verdict import PruningDecision, accuracy_of
 from tolariad.core.calc.seeds.ledger import changes_shape
-from tolariad.core.state.fold import ApplyTable
+from tolariad.core.state.fates import CONFIGURATION, COUNTER, set_back, survives
+from tolariad.core.state.fold import ApplyTable, by_order
 from tolariad.core.state.pruning_parts import (
     Found,
     ImportanceFile,
+    InForce,
     MaskedSet,
     OpenCycle,
-    Ordered,
     Past,
     Rejected,
     Window,
 )
-from tolariad.core.state.rates import GivenBy, giver_of, with_giver, without_giver
 
 REJECTED_MAX: Final = 64
 FILES_MAX: Final = 1000
 
 
-class Pruning(msgspec.Struct, frozen=True):
+_TAKEN_BACK: Final = set_back("masks and compactions that the target does not contain are taken back")
+_REJECTED: Final = set_back("units of a model that was compacted have other numbers again")
+_FAILURES: Final = survives("rollbacks of masks must not hide that they fail; an operator's order stands")
+
+
+class Pruning(InForce, frozen=True):
     """Slice of RunState.
 
     `cycles`: how many were begun. `last_epoch`: the epoch of the last one that the schedule began. `found`: the newest
-    analysis. `sets`: masks in force, oldest first; `removed`: units that compactions removed, by group; `past`: the
-    same after each order of this line. `total`, `total_parameters`: channels and parameters before any pruning, as last
-    found; 0: not known. `override`: an operator's order. `failures`: failed cycles in a row. `ordered`: of the masks
-    that were ordered last. `given_by`: who gave the waiting orders.
+    analysis. `past`: what was in force after each order of this line. `total`, `total_parameters`: channels and
+    parameters before any pruning, as last found; 0: not known. `override`: an operator's order. `failures`: failed
+    cycles in a row.
     """
 
-    cycles: int = 0
-    last_epoch: int = 0
-    open: OpenCycle | None = None
-    found: Found | None = None
-    sets: tuple[MaskedSet, ...] = ()
-    removed: dict[str, int] = {}
-    removed_channels: int = 0
-    removed_parameters: int = 0
-    past: tuple[Past, ...] = ()
-    window: Window | None = None
-    rejected: tuple[Rejected, ...] = ()
-    failures: int = 0
-    why_failed: str = ""
-    override: PruningPhase | None = None
-    total: int = 0
-    total_parameters: int = 0
-    files: tuple[ImportanceFile, ...] = ()
-    ordered: Ordered = Ordered()
-    given_by: tuple[GivenBy, ...] = ()
+    cycles: Annotated[int, COUNTER] = 0
+    last_epoch: Annotated[int, set_back("cycles are due by the epoch of the target")] = 0
+    open: Annotated[OpenCycle | None, survives("a cycle is given up when the rollback begins, before this")] = None
+    found: Annotated[Found | None, set_back("the newest analysis is void")] = None
+    past: Annotated[tuple[Past, ...], _TAKEN_BACK] = ()
+    window: Annotated[Window | None, _TAKEN_BACK] = None
+    rejected: Annotated[tuple[Rejected, ...], _REJECTED] = ()
+    failures: Annotated[int, _FAILURES] = 0
+    why_failed: Annotated[str, _FAILURES] = ""
+    override: Annotated[PruningPhase | None, _FAILURES] = None
+    total: Annotated[int, CONFIGURATION] = 0
+    total_parameters: Annotated[int, CONFIGURATION] = 0
+    files: Annotated[tuple[ImportanceFile, ...], survives("they describe files on disk")] = ()
 
     @property
     def pruned(self) -> int:
@@ -105,10 +102,6 @@ class Pruning(msgspec.Struct, frozen=True):
     def rejection_of(self, sha256: str) -> Rejected | None:
         """Return why these masks proved harmful before; None if they did not."""
         return next((one for one in self.rejected if one.sha256 == sha256), None)
-
-    def giver(self, cause: int) -> GivenBy:
-        """Return who gave the waiting order with this cause."""
-        return giver_of(self.given_by, cause)
 
 
 class HasPruning(Protocol):
@@ -173,18 +166,6 @@ def _enabled(s: Pruning, _: m.PruneEnabled, __: m.Cause) -> Pruning:
 # -- masks -------------------------------------------------------------------------------------------------------------
 
 
-def _given(s: Pruning, e: m.Event, at: m.Cause) -> Pruning:
-    return replace(s, given_by=with_giver(s.given_by, e, at))
-
-
-def _masks_given(s: Pruning, e: m.MasksOrdered, at: m.Cause) -> Pruning:
-    return replace(_given(s, e, at), ordered=Ordered(e.channels, e.total, e.total_parameters, e.spread))
-
-
-def _ended(s: Pruning, cause: int) -> Pruning:
-    return replace(s, given_by=without_giver(s.given_by, cause))
-
-
 def _void(s: Pruning, why: str) -> Pruning:
     return s if s.found is None or s.found.void else replace(s, found=_emptied(s.found, why))
 
@@ -193,38 +174,44 @@ def _emptied(found: Found, why: str) -> Found:
     return replace(found, units={}, plan="", void=why)
 
 
-def _reshaped(s: Pruning, _: m.Event, __: m.Cause) -> Pruning:
+def _reshaped(s: Pruning, _: m.ArchitectureChanged, __: m.Cause) -> Pruning:
+    return _of_another_model(s)
+
+
+def _of_another_model(s: Pruning) -> Pruning:
     """Void the findings and the open analysis: they are of a model that has another shape now."""
     why = "the model has changed its shape since"
     s = _void(s, why)
     return s if s.open is None else replace(s, open=replace(s.open, void=why))
 
 
-def _moved(s: Pruning, e: m.SeedMoved, at: m.Cause) -> Pruning:
-    return _reshaped(s, e, at) if changes_shape(e.stage) else s
+def _moved(s: Pruning, order: m.MoveSeed, _: m.OrderActed) -> Pruning:
+    return _of_another_model(s) if changes_shape(order.stage) else s
 
 
 def _changed(s: Pruning, number: int) -> Pruning:
     """Remember what is in force after this order."""
-    now = Past(storable(number), s.sets, s.removed, s.removed_channels, s.removed_parameters)
-    return replace(s, past=(*s.past, now))
+    return replace(s, past=(*s.past, Past(number=storable(number), **_in_force(s))))
 
 
-def _applied(s: Pruning, e: m.MasksApplied, _: m.Cause) -> Pruning:
-    number, step = storable(e.number), storable(e.applied_before_step)
-    # An older journal has only the number of covered parameters, of which some may be masked before.
-    pruned = e.pruned_parameters or e.parameters
-    applied = MaskedSet.of(e, number=number, applied_before_step=step, pruned_parameters=pruned)
-    until = storable(step + e.grace_steps + e.window_steps - 1)
-    window = Window.of(e, number=number, since_step=step, until_step=until)
-    totals = {"total": e.total or s.total, "total_parameters": e.total_parameters or s.total_parameters}
+def _in_force(s: InForce) -> dict[str, Any]:
+    return {field: getattr(s, field) for field in InForce.__struct_fields__}
+
+
+def _applied(s: Pruning, order: m.MaskUnits, e: m.OrderActed) -> Pruning:
+    number, step, masking = storable(e.number), storable(e.applied_before_step), e.outcome_as(m.Masking)
+    # What a trainer did not count is at most what the masks cover, of which some may be masked before.
+    pruned = masking.pruned_parameters or masking.parameters
+    applied = MaskedSet.of(order, masking, number=number, applied_before_step=step, pruned_parameters=pruned)
+    until = storable(step + order.grace_steps + order.window_steps - 1)
+    window = Window.of(order, masking, number=number, since_step=step, until_step=until)
+    totals = {"total": order.total or s.total, "total_parameters": order.total_parameters or s.total_parameters}
     s = replace(s, sets=(*s.sets, applied), window=window, **totals)
-    return _void(_ended(_changed(s, e.number), e.cause), "its masks were applied")
+    return _void(_changed(s, e.number), "its masks were applied")
 
 
-def _not_applied(s: Pruning, e: m.MasksAborted, _: m.Cause) -> Pruning:
-    s = _ended(s, e.cause)
-    if s.found is not None and s.found.cycle == e.cycle and s.found.void:
+def _not_applied(s: Pruning, order: m.MaskUnits, e: m.OrderAborted) -> Pruning:
+    if s.found is not None and s.found.cycle == order.cycle and s.found.void:
         # The run left the analysed branch, or the model has another shape: the masks have not failed.
         return s
     return _failed(_void(s, e.why), e.why)
@@ -256,45 +243,38 @@ def _rejected(s: Pruning, e: m.MaskSetRejected, _: m.Cause) -> Pruning:
     return _failed(replace(s, window=None, rejected=(*s.rejected, one)[-REJECTED_MAX:]), e.why)
 
 
-def _released(s: Pruning, e: m.MasksReleased, _: m.Cause) -> Pruning:
-    window = None if s.window is not None and s.window.cycle == e.cycle else s.window
-    s = replace(s, sets=tuple(one for one in s.sets if one.cycle != e.cycle), window=window)
-    return _void(_ended(_changed(s, e.number), e.cause), "masks were lifted since")
+def _released(s: Pruning, order: m.ReleaseMasks, e: m.OrderActed) -> Pruning:
+    window = None if s.window is not None and s.window.cycle == order.cycle else s.window
+    s = replace(s, sets=tuple(one for one in s.sets if one.cycle != order.cycle), window=window)
+    return _void(_changed(s, e.number), "masks were lifted since")
 
 
-def _release_ended(s: Pruning, e: m.MasksReleaseAborted, _: m.Cause) -> Pruning:
-    return _ended(s, e.cause)
-
-
-def _compacted(s: Pruning, e: m.ModelCompacted, _: m.Cause) -> Pruning:
-    gone = {name: s.removed.get(name, 0) + len(units) for name, units in e.units.items()}
+def _compacted(s: Pruning, order: m.CompactModel, e: m.OrderActed) -> Pruning:
+    compaction = e.outcome_as(m.Compaction)
+    gone = {name: s.removed.get(name, 0) + len(units) for name, units in order.units.items()}
     channels = sum(one.channels for one in s.sets)
-    parameters = max(0, e.parameters_before - e.parameters) or s.masked_parameters
+    parameters = max(0, compaction.parameters_before - compaction.parameters) or s.masked_parameters
     s = replace(
         s,
         sets=(),
         removed={**s.removed, **gone},
         removed_channels=s.removed_channels + channels,
         removed_parameters=s.removed_parameters + parameters,
-        total_parameters=s.total_parameters or s.removed_parameters + e.parameters_before,
-        rejected=tuple(replace(one, units=renumbered(one.units, e.units)) for one in s.rejected),
+        total_parameters=s.total_parameters or s.removed_parameters + compaction.parameters_before,
+        rejected=tuple(replace(one, units=renumbered(one.units, order.units)) for one in s.rejected),
         window=None,
     )
-    return _void(_ended(_changed(s, e.number), e.cause), "the model was compacted since")
+    return _void(_changed(s, e.number), "the model was compacted since")
 
 
-def _not_compacted(s: Pruning, e: m.CompactionAborted, _: m.Cause) -> Pruning:
-    return _ended(s, e.cause)
-
-
-def _rolled_back(s: Pruning, e: m.RolledBack, _: m.Cause) -> Pruning:
-    """Take back the masks and compactions that the target does not contain."""
+def pruning_at(s: Pruning, e: m.RolledBack) -> Pruning:
+    """Return the slice without the masks and compactions that the target of a rollback does not contain."""
     ended = max(0, storable(e.epoch) - 1)
     s = _void(replace(s, last_epoch=min(s.last_epoch, ended)), "the run went back since")
     held = tuple(one for one in s.past if one.number <= (e.orders or 0))
     if len(held) == len(s.past):
         return s if s.window is None else replace(s, window=_again(s.window, e.step))
-    was = held[-1] if held else Past(0, (), {}, 0, 0)
+    was = held[-1] if held else InForce()
     is_left = s.window is not None and all(one.number < s.window.number for one in held)
     rejected = s.rejected
     if was.removed != s.removed:
@@ -303,10 +283,7 @@ def _rolled_back(s: Pruning, e: m.RolledBack, _: m.Cause) -> Pruning:
     return replace(
         s,
         past=held,
-        sets=was.sets,
-        removed=was.removed,
-        removed_channels=was.removed_channels,
-        removed_parameters=was.removed_parameters,
+        **_in_force(was),
         window=None if is_left or s.window is None else _again(s.window, e.step),
         rejected=rejected,
     )
@@ -333,19 +310,13 @@ APPLY: Final[ApplyTable] = {
     m.ImportanceRemoved: _importance_removed,
     m.PruneDisabled: _disabled,
     m.PruneEnabled: _enabled,
-    m.MasksOrdered: _masks_given,
-    **dict.fromkeys((m.MasksReleaseOrdered, m.CompactionOrdered), _given),
-    m.MasksApplied: _applied,
-    m.MasksAborted: _not_applied,
+    m.OrderActed: by_order(
+        {m.MaskUnits: _applied, m.ReleaseMasks: _released, m.CompactModel: _compacted, m.MoveSeed: _moved}
+    ),
+    m.OrderAborted: by_order({m.MaskUnits: _not_applied}),
     m.PruneWatched: _watched,
     m.ValidationFinished: _validated,
     m.MaskSetPassed: _passed,
     m.MaskSetRejected: _rejected,
-    m.MasksReleased: _released,
-    m.MasksReleaseAborted: _release_ended,
-    m.ModelCompacted: _compacted,
-    m.CompactionAborted: _not_compacted,
-    m.RolledBack: _rolled_back,
     m.ArchitectureChanged: _reshaped,
-    m.SeedMoved: _moved,
 }

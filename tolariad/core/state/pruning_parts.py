@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Final
+
 import msgspec
 
 from tolariad.core import messages as m
@@ -9,6 +11,7 @@ from tolariad.core.calc.copying import Copying
 from tolariad.core.calc.pruning.phase import PruningPhase
 from tolariad.core.calc.pruning.units import Units
 from tolariad.core.calc.pruning.verdict import PruningDecision
+from tolariad.core.state.fates import set_back
 
 
 class OpenCycle(Copying, frozen=True):
@@ -59,15 +62,6 @@ class Found(Copying, frozen=True):
     void: str = ""
 
 
-class Ordered(msgspec.Struct, frozen=True):
-    """Facts about the last ordered masks that only the journal has."""
-
-    channels: int = 0
-    total: int = 0
-    total_parameters: int = 0
-    spread: float = 0.0
-
-
 class MaskedSet(Copying, frozen=True):
     """The masks of one cycle that are in force. `number`: of the boundary order.
 
@@ -84,14 +78,22 @@ class MaskedSet(Copying, frozen=True):
     pruned_parameters: int = 0
 
 
-class Past(msgspec.Struct, frozen=True):
-    """The masks in force, and what is removed, after boundary order `number`."""
+_TAKEN_BACK: Final = set_back("masks and compactions that the target does not contain are taken back")
+
+
+class InForce(msgspec.Struct, frozen=True):
+    """`sets`: masks in force, oldest first. `removed`: how many units compactions removed, by group."""
+
+    sets: Annotated[tuple[MaskedSet, ...], _TAKEN_BACK] = ()
+    removed: Annotated[dict[str, int], _TAKEN_BACK] = {}
+    removed_channels: Annotated[int, _TAKEN_BACK] = 0
+    removed_parameters: Annotated[int, _TAKEN_BACK] = 0
+
+
+class Past(InForce, frozen=True, kw_only=True):
+    """What is in force after boundary order `number`."""
 
     number: int
-    sets: tuple[MaskedSet, ...]
-    removed: dict[str, int]
-    removed_channels: int
-    removed_parameters: int = 0
 
 
 class Window(Copying, frozen=True):

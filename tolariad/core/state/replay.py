@@ -12,8 +12,9 @@ from typing import Protocol
 
 import msgspec
 
+from tolariad.core import messages as m
 from tolariad.core.messages.vocabulary import Unknown, decode_event
-from tolariad.core.state.run_state import RunState, apply, hash_agrees, read_capture
+from tolariad.core.state.run_state import FOLD_VERSION, RunState, apply, hash_agrees, read_capture
 
 
 class EntryLike(Protocol):
@@ -88,6 +89,7 @@ def replay_records(
     Raises ReplayError: a hash that differs, a gap, or (strict) an unknown event that does not say `skippable`.
     """
     unknown: dict[str, int] = {}
+    version = ""
     for record in records:
         if not hasattr(record, "event"):
             _check_mark(state, record)
@@ -99,7 +101,8 @@ def replay_records(
         try:
             event = decode_event(record.event)
             if isinstance(event, Unknown):
-                _count_unknown(event, record.seq, unknown, strict=strict)
+                _count_unknown(event, record.seq, unknown, recorded_by=version, strict=strict)
+            version = event.version if isinstance(event, m.RunStarted | m.DaemonStarted) else version
             state = apply(state, event)
         except ReplayError:
             raise
@@ -112,11 +115,12 @@ def replay_records(
     return Replayed(state, unknown)
 
 
-def _count_unknown(event: Unknown, seq: int, unknown: dict[str, int], *, strict: bool) -> None:
+def _count_unknown(event: Unknown, seq: int, unknown: dict[str, int], *, recorded_by: str, strict: bool) -> None:
     if strict and not event.skippable:
+        by = f"tolariad {recorded_by} recorded it" if recorded_by else "another version recorded it"
         raise ReplayError(
-            f"event {seq} is of type {event.type!r}, which this version does not know. A newer tolariad wrote the "
-            "journal. Start that version, or read the journal with `tolaria events`"
+            f"event {seq} is of type {event.type!r}, which this version does not know: {by}, and here is fold "
+            f"{FOLD_VERSION}. Start that version, or read the journal with `tolaria events`"
         )
     unknown[event.type] = unknown.get(event.type, 0) + 1
 

@@ -12,7 +12,7 @@ fork, on the branch that was left, stays abandoned.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core.calc.copying import Copying
 from tolariad.core.calc.steps.branches import Branches, Fork
+from tolariad.core.state.fates import COUNTER, set_back, survives
 from tolariad.core.state.fold import ApplyTable
 
 _PLACES_KEPT: Final = 64
@@ -58,6 +59,9 @@ class WaitingRollback(msgspec.Struct, frozen=True):
     otherwise: m.RefusalPolicy = m.RefusalPolicy.STAY
 
 
+_HISTORY: Final = set_back("the history of rollbacks: it keeps the run from going back to one place without end")
+
+
 class Rollbacks(msgspec.Struct, frozen=True):
     """Slice of RunState. `target`: the last target.
 
@@ -65,15 +69,14 @@ class Rollbacks(msgspec.Struct, frozen=True):
     still to be multiplied by.
     """
 
-    begun: int = 0
-    done: int = 0
-    open: OpenRollback | None = None
-    asked: WaitingRollback | None = None
-    target: str = ""
-    # Captures call it `lines`.
-    branches: Branches = msgspec.field(default=Branches(), name="lines")
-    rate_factor: float = 1.0
-    places: tuple[tuple[int, int], ...] = ()
+    begun: Annotated[int, COUNTER] = 0
+    done: Annotated[int, _HISTORY] = 0
+    open: Annotated[OpenRollback | None, _HISTORY] = None
+    asked: Annotated[WaitingRollback | None, survives("an order that waits")] = None
+    target: Annotated[str, _HISTORY] = ""
+    branches: Annotated[Branches, _HISTORY] = Branches()
+    rate_factor: Annotated[float, _HISTORY] = 1.0
+    places: Annotated[tuple[tuple[int, int], ...], _HISTORY] = ()
 
     @property
     def wanted(self) -> frozenset[str]:

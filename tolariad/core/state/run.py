@@ -11,13 +11,14 @@ ordered a pause meanwhile. Below the floor no checkpoint is begun and no telemet
 from __future__ import annotations
 
 import enum
-from typing import Final, Protocol
+from typing import Annotated, ClassVar, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED, EXIT_IO, of_signal
+from tolariad.core.state.fates import set_back
 from tolariad.core.state.fold import ApplyTable, setting
 from tolariad.core.state.run_limit import RunLimits
 
@@ -46,6 +47,7 @@ EXIT_CODES: Final = {
     m.FailureKind.STORAGE: EXIT_IO,
     m.FailureKind.TRAINER: EXIT_FAILED,
     m.FailureKind.DIVERGED: EXIT_FAILED,
+    m.FailureKind.CODE: EXIT_FAILED,
 }
 
 
@@ -74,6 +76,8 @@ class Gap(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """Slice of RunState: which run this is and its phase. `changed`: the keys that this start of the daemon changed."""
 
+    SURVIVES: ClassVar[str] = "which run this is and how it is configured; orders of operators; the daemon's process"
+
     run_id: str = ""
     name: str = ""
     task: str = ""
@@ -81,7 +85,7 @@ class Run(msgspec.Struct, frozen=True):
     config: str = ""
     policy: m.Policy = m.Policy(epochs=1)
     started_wall: int = 0
-    phase: Phase = Phase.STARTING
+    phase: Annotated[Phase, set_back("the rollback is complete: the run recovers")] = Phase.STARTING
     pause: m.Cause | None = None
     stop: PendingStop | None = None
     why: str = ""
@@ -105,6 +109,8 @@ class Run(msgspec.Struct, frozen=True):
 
 class Disk(msgspec.Struct, frozen=True):
     """Slice of RunState. `low`: the event since which space is low, or None. `free`, `floor`: the last bytes seen."""
+
+    SURVIVES: ClassVar[str] = "it describes the disk"
 
     low: m.Cause | None = None
     free: int = 0

@@ -7,13 +7,14 @@ The checkpoint kept as the best holds the end of that epoch, never a later state
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core.calc.settings.changes import is_of_end
+from tolariad.core.state.fates import anew, survives
 from tolariad.core.state.fold import ApplyTable
 
 _NS_MAX: Final = 2**63 - 1
@@ -27,23 +28,28 @@ class OrderedEnd(msgspec.Struct, frozen=True):
     cause: m.Cause
 
 
-class RunLimits(msgspec.Struct, frozen=True):
+class BranchLimits(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What of the limits belongs to a branch: its best epoch, from which patience counts, and the limit it reached."""
+
+    best: float | None = None
+    best_epoch: int = 0
+    reached: m.Limit | None = None
+
+
+class RunLimits(BranchLimits, frozen=True, omit_defaults=False):
     """Slice of RunState. `clock_mono`: the time up to which training is counted; 0 while the clock is stopped.
 
     `best`: the best value on the current branch, of `best_epoch`. `end`: the end that was ordered; None: as configured.
     """
 
-    trained_ns: int = 0
-    clock_mono: int = 0
-    best: float | None = None
-    best_epoch: int = 0
-    reached: m.Limit | None = None
-    end: OrderedEnd | None = None
+    trained_ns: Annotated[int, survives("`stop.hours` counts all hours of training, abandoned steps included")] = 0
+    clock_mono: Annotated[int, anew("the time of training does not count until training has begun again")] = 0
+    end: Annotated[OrderedEnd | None, survives("an operator's order, and not one of the steps")] = None
 
     @property
     def is_spent(self) -> bool:
-        """Return whether the run has used up its hours or its patience. Another end does not change that."""
-        return self.reached in (m.Limit.HOURS, m.Limit.PATIENCE)
+        """Return whether the run has used up its hours, tokens or patience. Another end changes nothing then."""
+        return self.reached in (m.Limit.HOURS, m.Limit.PATIENCE, m.Limit.TOKENS)
 
     def trained_until(self, mono: int) -> int:
         """Return the ns of training so far, at monotonic time `mono` of this boot."""

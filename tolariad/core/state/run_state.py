@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -19,14 +19,13 @@ from tolariad.core.messages.vocabulary import Unknown
 from tolariad.core.state import (
     architecture,
     boundary,
+    branch,
     checkpoints,
     control,
     health,
     pruning,
     rates,
     rollback,
-    rollback_known,
-    rollback_restored,
     run,
     said,
     seeds,
@@ -38,18 +37,19 @@ from tolariad.core.state import (
 from tolariad.core.state import budget as budgets
 from tolariad.core.state import health_detection as detection
 from tolariad.core.state import run_limit as limits
+from tolariad.core.state.fates import survives
 from tolariad.core.state.fold import ApplyTable, Fold
 from tolariad.core.state.run import DISK, Disk
 
 # Raise it if an existing event changes its meaning for `apply`, and once for a release in which RunState changed its
 # fields. Captures and hashes carry it. A capture of another version is not used: the events are folded again.
-FOLD_VERSION: Final = 7
+FOLD_VERSION: Final = 8
 
 
 class RunState(msgspec.Struct, frozen=True):
     """Everything known of a run after its first `seq` events."""
 
-    seq: int = 0
+    seq: Annotated[int, survives("nothing is ever removed from the journal")] = 0
     run: run.Run = run.Run()
     progress: steps.Progress = steps.Progress()
     checkpoints: checkpoints.Checkpoints = checkpoints.Checkpoints()
@@ -66,7 +66,7 @@ class RunState(msgspec.Struct, frozen=True):
     disk: Disk = Disk()
     overruns: budgets.BudgetState = budgets.BudgetState()
     snapshots: snapshots.Snapshots = snapshots.Snapshots()
-    known: rollback_known.Knowledge = rollback_known.Knowledge()
+    copies: branch.Copies = branch.Copies()
     said: said.Said = said.Said()
     architecture: architecture.Architecture = architecture.Architecture()
     seeds: seeds.Seeds = seeds.Seeds()
@@ -123,8 +123,8 @@ def apply(state: RunState, event: m.Event | Unknown) -> RunState:
     if phase is not state.run.phase:
         changed["run"] = replace(changed.get("run", state.run), phase=phase)
     after = replace(state, seq=seq, **changed)
-    # The changes that need several slices: saving what is known at a place, and restoring it.
-    whole = rollback_restored.CHANGES_OF_SEVERAL.get(type(event))
+    # The changes that need several slices: saving a Branch, and putting it back.
+    whole = branch.CHANGES_OF_SEVERAL.get(type(event))
     if whole is None or not (also := whole(state, after, event)):
         return after
     return replace(after, **also)

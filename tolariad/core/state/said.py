@@ -9,7 +9,7 @@ others. If there is no room, a skipped batch leaves first: a hundred of them mus
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias, get_args
+from typing import Annotated, Final, TypeAlias, get_args
 
 import msgspec
 from msgspec.structs import replace
@@ -18,6 +18,7 @@ from tolariad.core import messages as m
 from tolariad.core.calc.detection.rules import Finding
 from tolariad.core.calc.seeds.stages import Stage
 from tolariad.core.calc.text.phrases import last_line
+from tolariad.core.state.fates import COUNTER, set_back
 from tolariad.core.state.fold import ApplyTable
 
 LATEST_MAX: Final = 16
@@ -36,6 +37,7 @@ SaidEvent: TypeAlias = (
     | m.RollbackEscalated
     | m.RollbackAborted
     | m.RatesBackedOff
+    | m.RatesRestored
     | m.LrViolationDetected
     | m.ConservativeModeEntered
     | m.ConservativeModeLeft
@@ -54,47 +56,40 @@ SaidEvent: TypeAlias = (
     | m.StorageExhausted
     | m.RerunFinished
     | m.RerunDiverged
-    | m.RateOrdered
+    | m.OrderGiven
+    | m.OrderActed
+    | m.OrderAborted
     | m.StopRequested
     | m.ReportRefused
-    | m.SeedMoved
-    | m.SeedMoveAborted
     | m.StrategyTimedOut
     | m.StrategyVoted
     | m.BreakerSet
-    | m.HyperparametersOrdered
     | m.PruneCycleFailed
     | m.PruneBreakerOpened
-    | m.MasksApplied
-    | m.MasksAborted
     | m.MaskSetPassed
     | m.MaskSetRejected
-    | m.MasksReleased
-    | m.MasksReleaseAborted
-    | m.ModelCompacted
-    | m.CompactionAborted
 )
 # Reported, but no trouble: orders, and the ends of troubles.
 _NO_TROUBLE: Final = (
     m.RatesBackedOff,
+    m.RatesRestored,
     m.ConservativeModeLeft,
     m.QuarantineAdded,
     m.DiskRecovered,
-    m.RateOrdered,
+    m.OrderGiven,
+    m.OrderActed,
     m.StopRequested,
-    m.SeedMoved,
-    m.SeedMoveAborted,
     m.BreakerSet,
-    m.HyperparametersOrdered,
-    m.MasksApplied,
     m.MaskSetPassed,
-    m.MasksReleased,
-    m.ModelCompacted,
     m.DataNoted,
 )
 # Ends that an order or the daemon caused.
 _TOLD_TO_END: Final = (m.DeathReason.WITH_DAEMON, m.DeathReason.KILLED)
 _OUTPUT_CHARACTERS_MAX: Final = 500
+
+
+# The orders that are reported when they act, and when they do not. Of others it is enough that they were given.
+_SAID_ORDERS: Final = (m.MoveSeed, m.MaskUnits, m.ReleaseMasks, m.CompactModel)
 
 
 class SaidEntry(msgspec.Struct, frozen=True):
@@ -113,16 +108,19 @@ class TroubleKind(msgspec.Struct, frozen=True):
     last: SaidEntry
 
 
+_ADDED: Final = set_back("the rollback itself is added; earlier entries stay")
+
+
 class Said(msgspec.Struct, frozen=True):
     """Slice of RunState: the latest, oldest first. Numbers are missing if skipped batches left.
 
     `starts`: of the daemon. `troubles`: by the name of the event's type, since the run's beginning.
     """
 
-    total: int = 0
-    starts: int = 0
-    latest: tuple[SaidEntry, ...] = ()
-    troubles: dict[str, TroubleKind] = {}
+    total: Annotated[int, _ADDED] = 0
+    starts: Annotated[int, COUNTER] = 0
+    latest: Annotated[tuple[SaidEntry, ...], _ADDED] = ()
+    troubles: Annotated[dict[str, TroubleKind], _ADDED] = {}
 
 
 def is_said(event: m.Event) -> bool:
@@ -137,11 +135,13 @@ def is_said(event: m.Event) -> bool:
             return level is None and finding not in _SAID_OTHERWISE
         case m.QuarantineAdded(actor=actor):
             return actor is None
-        case m.RateOrdered(actor=actor):
-            return actor is not None
-        case m.SeedMoved(stage=stage):
+        case m.OrderGiven(order=order, actor=actor):
+            return isinstance(order, m.SetHyperparameters) or (isinstance(order, m.SetRate) and actor is not None)
+        case m.OrderActed(order=m.MoveSeed(stage=stage)):
             # The other moves after a cull follow by themselves.
             return stage not in (Stage.EMBARGOED, Stage.RESETTING)
+        case m.OrderActed(order=order) | m.OrderAborted(order=order):
+            return isinstance(order, _SAID_ORDERS)
         case m.StrategyTimedOut(reason=reason):
             # What overtook the question is reported.
             return reason is not m.NoAnswer.OVERTAKEN
@@ -152,8 +152,11 @@ def is_said(event: m.Event) -> bool:
             return why != m.TRAINER_ENDED
         case m.TrainerDied(reason=reason):
             return reason not in _TOLD_TO_END
-        case m.ExecutionContextRecorded(other_data=other, former_steps_per_epoch=former, other_blueprints=changed):
-            return bool(other or former or changed)
+        case m.ExecutionContextRecorded():
+            return bool(event.other_data or event.former_steps_per_epoch or event.other_blueprints or event.other_code)
+        case m.RatesRestored(undone=undone):
+            # The rollback is reported. Only an order that does not act any more is news.
+            return bool(undone)
         case _:
             return type(event) in APPLY and not isinstance(event, m.DaemonStarted)
 
@@ -165,15 +168,24 @@ def _said(s: Said, e: SaidEvent, at: m.Cause) -> Said:
     after = replace(s, total=s.total + 1, latest=(*_with_room(s.latest), line))
     if not is_trouble(e):
         return after
-    name = type(e).__name__
+    name = event_name(e)
     known = s.troubles.get(name)
     return replace(after, troubles={**s.troubles, name: TroubleKind(known.count + 1 if known else 1, line)})
+
+
+def event_name(event: m.Event) -> str:
+    """Return the name of the event's type, with that of its order if it has one: `OrderAborted:MaskUnits`."""
+    order = getattr(event, "order", None)
+    kind = type(event).__name__
+    return f"{kind}:{type(order).__name__}" if isinstance(order, m.BoundaryOrder) else kind
 
 
 def is_trouble(event: SaidEvent) -> bool:
     """Return whether a reported event is counted as a trouble."""
     if isinstance(event, m.RerunFinished):
         return event.first_difference is not None
+    if isinstance(event, m.OrderAborted):
+        return not isinstance(event.order, m.MoveSeed)
     return not isinstance(event, _NO_TROUBLE)
 
 
@@ -182,10 +194,8 @@ def _shortened(e: SaidEvent) -> SaidEvent:
     match e:
         case m.TrainerDied():
             return replace(e, output=last_line(e.output)[-_OUTPUT_CHARACTERS_MAX:], stacks="")
-        case m.MasksApplied():
-            return replace(e, units={}, plan="")
-        case m.ModelCompacted():
-            return replace(e, units={}, removal="")
+        case m.OrderGiven() | m.OrderActed() | m.OrderAborted():
+            return replace(e, order=e.order.brief)
         case _:
             return e
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import isfinite
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -21,8 +21,8 @@ from tolariad.core.calc.bounds import storable
 from tolariad.core.calc.seeds.blending import alpha
 from tolariad.core.calc.seeds.gates import SeedMeasure
 from tolariad.core.calc.seeds.stages import PLANTED, Learning, Stage
-from tolariad.core.state.fold import ApplyTable
-from tolariad.core.state.rates import GivenBy, giver_of, with_giver, without_giver
+from tolariad.core.state.fates import COUNTER, OF_THE_TRAINER, set_back
+from tolariad.core.state.fold import ApplyTable, by_order
 
 # Leyline's limit of seeds in one packet.
 SEED_SLOTS_MAX: Final = 100
@@ -78,21 +78,23 @@ class PastMove(msgspec.Struct, frozen=True, omit_defaults=True):
     seed: Seed
 
 
+_TAKEN_BACK: Final = set_back("a move that the target does not contain is taken back")
+
+
 class Seeds(msgspec.Struct, frozen=True):
     """Slice of RunState. `slots`: those of the model, in the order of its modules. `blueprints`: the known names.
 
     `seeds`: by slot, without the slots in DORMANT. `moves`: all of the current line, oldest first: the checkpoint of
     step 0 is kept, so a rollback may take back any. The ledger's bound on germinations bounds them. `measures`: the
-    newest measurements, by slot. `germinations`: how many were ever ordered. `given_by`: who gave the waiting orders.
+    newest measurements, by slot. `germinations`: how many were ever ordered.
     """
 
-    slots: tuple[m.SlotFound, ...] = ()
-    blueprints: tuple[str, ...] = ()
-    seeds: dict[str, Seed] = {}
-    moves: tuple[PastMove, ...] = ()
-    measures: dict[str, SeedMeasure] = {}
-    germinations: int = 0
-    given_by: tuple[GivenBy, ...] = ()
+    slots: Annotated[tuple[m.SlotFound, ...], OF_THE_TRAINER] = ()
+    blueprints: Annotated[tuple[str, ...], OF_THE_TRAINER] = ()
+    seeds: Annotated[dict[str, Seed], _TAKEN_BACK] = {}
+    moves: Annotated[tuple[PastMove, ...], _TAKEN_BACK] = ()
+    measures: Annotated[dict[str, SeedMeasure], set_back("they are of seeds after the target")] = {}
+    germinations: Annotated[int, COUNTER] = 0
 
     def has(self, slot: str) -> bool:
         """Return whether the model has this slot."""
@@ -113,10 +115,6 @@ class Seeds(msgspec.Struct, frozen=True):
         """Return the parameter groups of seeds that no update moves."""
         return frozenset(group_of(slot) for slot, one in self.seeds.items() if one.learning is Learning.FROZEN)
 
-    def giver(self, cause: int) -> GivenBy:
-        """Return who gave the waiting order with this cause."""
-        return giver_of(self.given_by, cause)
-
 
 class HasSeeds(Protocol):
     """A state with this slice."""
@@ -130,19 +128,18 @@ def _registered(s: Seeds, e: m.SeedSlotsRegistered, _: m.Cause) -> Seeds:
     return replace(s, slots=e.slots[:SEED_SLOTS_MAX], blueprints=e.blueprints)
 
 
-def _ordered(s: Seeds, e: m.SeedMoveOrdered, at: m.Cause) -> Seeds:
-    numbered = max(s.germinations, storable(e.number))
-    return replace(s, given_by=with_giver(s.given_by, e, at), germinations=numbered)
+def _ordered(s: Seeds, order: m.MoveSeed, _: m.OrderGiven) -> Seeds:
+    return replace(s, germinations=max(s.germinations, storable(order.number)))
 
 
-def _moved(s: Seeds, e: m.SeedMoved, _: m.Cause) -> Seeds:
-    seed = _after(s.seed(e.slot), e)
-    measures = {slot: one for slot, one in s.measures.items() if slot != e.slot}
-    if e.measure is not None and e.stage in PLANTED:
-        measures[e.slot] = e.measure
+def _moved(s: Seeds, order: m.MoveSeed, e: m.OrderActed) -> Seeds:
+    seed = _after(s.seed(order.slot), order, e)
+    measures = {slot: one for slot, one in s.measures.items() if slot != order.slot}
+    measure = e.outcome_as(m.SeedMove).measure
+    if measure is not None and order.stage in PLANTED:
+        measures[order.slot] = measure
     return replace(
         s,
-        given_by=without_giver(s.given_by, e.cause),
         seeds=_with(s.seeds, seed),
         moves=(*s.moves, PastMove(storable(e.number), seed)),
         measures=measures,
@@ -156,33 +153,34 @@ def _with(seeds: dict[str, Seed], seed: Seed) -> dict[str, Seed]:
     return {**others, seed.slot: seed}
 
 
-def _after(seed: Seed, e: m.SeedMoved) -> Seed:
+def _after(seed: Seed, order: m.MoveSeed, e: m.OrderActed) -> Seed:
     """Return the seed after a move."""
-    if e.stage is Stage.GERMINATED:
+    move, step = e.outcome_as(m.SeedMove), storable(e.applied_before_step)
+    if order.stage is Stage.GERMINATED:
         seed = Seed(
-            e.slot,
-            germination=storable(e.germination),
-            blueprint=e.blueprint,
-            parameters=e.parameters,
-            example=e.example,
-            dtype=e.dtype,
-            parameters_added=storable(e.parameters_added),
-            born_step=storable(e.applied_before_step),
-            born_epochs=storable(e.epochs),
-            source=e.source,
+            order.slot,
+            germination=storable(order.number),
+            blueprint=order.blueprint,
+            parameters=order.parameters,
+            example=order.example,
+            dtype=order.dtype,
+            parameters_added=storable(move.parameters_added),
+            born_step=step,
+            born_epochs=storable(move.epochs),
+            source=move.source,
         )
-    if e.stage is Stage.BLENDING:
-        seed = replace(seed, blend_steps=storable(e.blend_steps), loss_before=_finite(e.validation_loss))
-    if e.stage is Stage.CULLED:
+    if order.stage is Stage.BLENDING:
+        seed = replace(seed, blend_steps=storable(order.blend_steps), loss_before=_finite(move.validation_loss))
+    if order.stage is Stage.CULLED:
         seed = replace(seed, parameters_added=0)
     return replace(
         seed,
-        stage=e.stage,
-        since_step=storable(e.applied_before_step),
-        since_epochs=storable(e.epochs),
+        stage=order.stage,
+        since_step=step,
+        since_epochs=storable(move.epochs),
         by=e.by,
         reason=e.reason,
-        learning=e.learning,
+        learning=order.learning,
     )
 
 
@@ -190,17 +188,13 @@ def _finite(value: float | None) -> float | None:
     return value if value is not None and isfinite(value) else None
 
 
-def _aborted(s: Seeds, e: m.SeedMoveAborted, _: m.Cause) -> Seeds:
-    return replace(s, given_by=without_giver(s.given_by, e.cause))
-
-
 def _measured(s: Seeds, e: m.SeedsMeasured, _: m.Cause) -> Seeds:
     found = {one.slot: one for one in e.seeds[:SEED_SLOTS_MAX]}
     return replace(s, measures={slot: one for slot, one in found.items() if slot in s.seeds})
 
 
-def _rolled_back(s: Seeds, e: m.RolledBack, _: m.Cause) -> Seeds:
-    """Take back the moves that the target does not contain. A target of an older version contains none."""
+def seeds_at(s: Seeds, e: m.RolledBack) -> Seeds:
+    """Return the seeds without the moves that the target of a rollback does not contain."""
     if not s.moves:
         return s
     held = tuple(one for one in s.moves if one.number <= (e.orders or 0))
@@ -212,9 +206,7 @@ def _rolled_back(s: Seeds, e: m.RolledBack, _: m.Cause) -> Seeds:
 
 APPLY: Final[ApplyTable] = {
     m.SeedSlotsRegistered: _registered,
-    m.SeedMoveOrdered: _ordered,
-    m.SeedMoved: _moved,
-    m.SeedMoveAborted: _aborted,
+    m.OrderGiven: by_order({m.MoveSeed: _ordered}),
+    m.OrderActed: by_order({m.MoveSeed: _moved}),
     m.SeedsMeasured: _measured,
-    m.RolledBack: _rolled_back,
 }

@@ -11,13 +11,14 @@ belongs to the daemon: when the daemon ends, all snapshots are gone.
 from __future__ import annotations
 
 from math import isfinite
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import storable
+from tolariad.core.state.fates import COUNTER, NEW_BRANCH, set_back, survives
 from tolariad.core.state.fold import ApplyTable
 
 # With one slot there would be no snapshot to go back to while the next one is taken.
@@ -71,7 +72,19 @@ class OpenSnapshot(msgspec.Struct, frozen=True):
     orders: int = 0
 
 
-class Snapshots(msgspec.Struct, frozen=True):
+class BranchSnapshots(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What of the snapshots belongs to a branch: its last step that was not healthy."""
+
+    unhealthy_step: int = 0
+
+
+_GONE: Final = set_back("snapshots after the target are gone; the others are watched anew")
+_DUE: Final = set_back("the next one is due as if the target were the last, and taken now")
+_MEMORY: Final = survives("the memory, and the snapshot that is being taken")
+_COST: Final = survives("what a snapshot costs, and whether the data can stop, does not depend on the branch")
+
+
+class Snapshots(BranchSnapshots, frozen=True, omit_defaults=False):
     """Slice of RunState: the usable snapshots in the order they were taken.
 
     `last_step`, `last_mono`, `last_epoch`: as of the last order; the step is then that of the snapshot itself. `fresh`:
@@ -80,20 +93,19 @@ class Snapshots(msgspec.Struct, frozen=True):
     how many were aborted since.
     """
 
-    begun: int = 0
-    ring: m.Ring | None = None
-    off: str = ""
-    open: OpenSnapshot | None = None
-    kept: tuple[KeptSnapshot, ...] = ()
-    branch: int = 0
-    fresh: bool = False
-    last_step: int = 0
-    last_epoch: int = 0
-    unhealthy_step: int = 0
-    narrow: tuple[int, ...] = tuple(range(SNAPSHOT_SLOTS_MIN))
-    last_mono: int = 0
-    cost_s: float = 0.0
-    in_vain: int = 0
+    begun: Annotated[int, COUNTER] = 0
+    ring: Annotated[m.Ring | None, _MEMORY] = None
+    off: Annotated[str, _MEMORY] = ""
+    open: Annotated[OpenSnapshot | None, _MEMORY] = None
+    kept: Annotated[tuple[KeptSnapshot, ...], _GONE] = ()
+    branch: Annotated[int, NEW_BRANCH] = 0
+    fresh: Annotated[bool, _GONE] = False
+    last_step: Annotated[int, _DUE] = 0
+    last_epoch: Annotated[int, _DUE] = 0
+    narrow: Annotated[tuple[int, ...], _MEMORY] = tuple(range(SNAPSHOT_SLOTS_MIN))
+    last_mono: Annotated[int, _DUE] = 0
+    cost_s: Annotated[float, _COST] = 0.0
+    in_vain: Annotated[int, _COST] = 0
 
     @property
     def next_id(self) -> str:
@@ -192,8 +204,11 @@ def _pressed(s: Snapshots, e: m.MemoryPressed, _: m.Cause) -> Snapshots:
     return replace(s, kept=kept, narrow=tuple(sorted(used + unused[: max(0, SNAPSHOT_SLOTS_MIN - len(used))])))
 
 
-def _rolled_back(s: Snapshots, e: m.RolledBack, _: m.Cause) -> Snapshots:
-    """Drop the snapshots after the fork. Of those at the fork only the target is known to hold the same state."""
+def snapshots_at(s: Snapshots, e: m.RolledBack) -> Snapshots:
+    """Return the snapshots without those after the fork.
+
+    Of those at the fork only the target is known to hold the same state.
+    """
     fork = (e.step, e.epoch, e.batch)
     kept = tuple(one for one in s.kept if one.position < fork or one.id == e.checkpoint)
     watched = tuple(one if one.promoted else replace(one, watched_from=e.step) for one in kept)
@@ -219,5 +234,4 @@ APPLY: Final[ApplyTable] = {
     m.SnapshotRejected: _rejected,
     m.InstabilityDetected: _unhealthy,
     m.MemoryPressed: _pressed,
-    m.RolledBack: _rolled_back,
 }

@@ -10,14 +10,16 @@ from __future__ import annotations
 import hashlib
 import math
 import struct
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
-from tolariad.core.calc.bounds import METRICS_MAX, storable
+from tolariad.core.calc.bounds import METRICS_MAX, TOKENS, storable
+from tolariad.core.state.fates import COUNTER, NEW_BRANCH, OF_THE_TRAINER, anew, set_back, survives
 from tolariad.core.state.fold import ApplyTable, setting
+from tolariad.core.state.steps_code import Code
 
 # The speed shown is measured over the last one to two windows of this many steps.
 _SPEED_WINDOW_STEPS: Final = 256
@@ -25,6 +27,7 @@ INEXACT_MAX: Final = 8
 _DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
 _DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
 _WORD: Final = 2**64 - 1
+_COUNT_MAX: Final = 2.0**62
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -66,7 +69,29 @@ class OpenRerun(msgspec.Struct, frozen=True):
     cause: m.Cause
 
 
-class Progress(msgspec.Struct, frozen=True):
+class BranchProgress(msgspec.Struct, frozen=True):
+    """What of the progress belongs to a branch: the figures of its last step, of its epoch, of its last validation."""
+
+    loss: float | None = None
+    grad_norm: float | None = None
+    lr: float | None = None
+    epoch_first_step: int = 1
+    epoch_loss_sum: float = 0.0
+    metrics: dict[str, float] = {}
+    best_accuracy: float | None = None
+    train_loss: float | None = None
+    skip_epoch: int = 0
+    skip_batch: int = 0
+    measured: Measured | None = None
+    # The sum of the metric `tokens` over all steps.
+    tokens: int = 0
+
+
+_PLACE: Final = set_back("RolledBack contains the place")
+_TIME: Final = set_back("it measures time, which does not go back")
+
+
+class Progress(BranchProgress, frozen=True):
     """Slice of RunState: the place of training. Each epoch field is the highest epoch with that event.
 
     `data`: fingerprints of the data that the run is trained on and validated with; empty if none was recorded yet.
@@ -74,40 +99,32 @@ class Progress(msgspec.Struct, frozen=True):
     one. `inexact`: why steps that are made again may differ, as clauses; at most INEXACT_MAX.
     """
 
-    step: int = 0
-    epoch: int = 0
-    batch: int = 0
-    branch: int = 0
-    loss: float | None = None
-    grad_norm: float | None = None
-    lr: float | None = None
-    last_mono: int = 0
-    last_wall: int = 0
-    steps_per_epoch: int = 0
-    epoch_started: int = 0
-    epoch_validated: int = 0
-    epoch_finished: int = 0
-    epoch_first_step: int = 1
-    epoch_loss_sum: float = 0.0
-    epoch_mono: int = 0
-    validating: m.Cause | None = None
-    validating_epoch: int = 0
-    metrics: dict[str, float] = {}
-    best_accuracy: float | None = None
-    train_loss: float | None = None
-    environment: str = ""
-    environment_since: int = 1
-    determinism: str = ""
-    data: tuple[m.DataPrint, ...] = ()
-    speed: Speed = Speed()
-    digest: bytes = b""
-    skip_epoch: int = 0
-    skip_batch: int = 0
-    skipped: int = 0
-    rerun: OpenRerun | None = None
-    metric_names: tuple[str, ...] = ()
-    measured: Measured | None = None
-    inexact: tuple[str, ...] = ()
+    step: Annotated[int, _PLACE] = 0
+    epoch: Annotated[int, _PLACE] = 0
+    batch: Annotated[int, _PLACE] = 0
+    branch: Annotated[int, NEW_BRANCH] = 0
+    last_mono: Annotated[int, survives("when the last step was recorded: time does not go back")] = 0
+    last_wall: Annotated[int, survives("when the last step was recorded: time does not go back")] = 0
+    steps_per_epoch: Annotated[int, OF_THE_TRAINER] = 0
+    epoch_started: Annotated[int, _PLACE] = 0
+    epoch_validated: Annotated[int, _PLACE] = 0
+    epoch_finished: Annotated[int, _PLACE] = 0
+    epoch_mono: Annotated[int, _TIME] = 0
+    validating: Annotated[m.Cause | None, anew("a validation under way ends with the rollback")] = None
+    validating_epoch: Annotated[int, anew("a validation under way ends with the rollback")] = 0
+    environment: Annotated[str, OF_THE_TRAINER] = ""
+    environment_since: Annotated[int, set_back("every step after the target is made in the present environment")] = 1
+    determinism: Annotated[str, OF_THE_TRAINER] = ""
+    data: Annotated[tuple[m.DataPrint, ...], OF_THE_TRAINER] = ()
+    speed: Annotated[Speed, _TIME] = Speed()
+    digest: Annotated[bytes, set_back("it covers everything that training did, abandoned steps included")] = b""
+    skipped: Annotated[int, COUNTER] = 0
+    rerun: Annotated[OpenRerun | None, OF_THE_TRAINER] = None
+    metric_names: Annotated[tuple[str, ...], survives("the events of all steps refer to these names")] = ()
+    inexact: Annotated[tuple[str, ...], survives("data that do not repeat themselves do not on any branch")] = ()
+    code: Annotated[Code, set_back("every step after the target is made by the present program")] = Code()
+    # The place of the metric `tokens` among the names; -1: no step has had it.
+    tokens_at: Annotated[int, survives("the events of all steps refer to these names")] = -1
 
     @property
     def step_metrics(self) -> dict[str, float]:
@@ -180,7 +197,14 @@ def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
         speed=speed,
         digest=_digest(s.digest, b"step", packed),
         measured=(s.measured or Measured()).with_step(e.metrics) if e.metrics else _not_measured(s.measured),
+        tokens=s.tokens if s.tokens_at < 0 else storable(s.tokens + _count_at(s.tokens_at, e.metrics)),
     )
+
+
+def _count_at(place: int, metrics: tuple[float, ...]) -> int:
+    """Return the count at this place of a step's metrics; 0 if the step has none."""
+    value = metrics[place] if place < len(metrics) else 0.0
+    return round(value) if 0.0 < value < _COUNT_MAX else 0
 
 
 def _not_measured(measured: Measured | None) -> Measured | None:
@@ -194,7 +218,8 @@ def _epoch_over(measured: Measured | None) -> Measured | None:
 
 def _metrics_named(s: Progress, e: m.MetricsNamed, _: m.Cause) -> Progress:
     new = [name for name in dict.fromkeys(e.names) if name not in s.metric_names]
-    return replace(s, metric_names=(*s.metric_names, *new)[:METRICS_MAX])
+    names = (*s.metric_names, *new)[:METRICS_MAX]
+    return replace(s, metric_names=names, tokens_at=names.index(TOKENS) if TOKENS in names else -1)
 
 
 def _step_skipped(s: Progress, e: m.StepSkipped, _: m.Cause) -> Progress:
@@ -274,15 +299,20 @@ def _validation_finished(s: Progress, e: m.ValidationFinished, _: m.Cause) -> Pr
 
 def _context(s: Progress, e: m.ExecutionContextRecorded, _: m.Cause) -> Progress:
     """Remember the step from which on the environment is the present one."""
-    since = s.environment_since if e.hash == s.environment else s.step + 1
+    since = s.environment_since if e.hash == s.environment or e.only_code else s.step + 1
     return replace(
         s,
         environment=e.hash,
         environment_since=since,
+        code=s.code.of_trainer(s.step, e),
         determinism=e.environment.determinism,
         data=e.environment.data or s.data,
         steps_per_epoch=e.steps_per_epoch,
     )
+
+
+def _compared(s: Progress, e: m.RerunFinished, at: m.Cause) -> Progress:
+    return _rerun_ended(replace(s, code=s.code.compared(e)), e, at)
 
 
 def _inexact(s: Progress, why: str) -> Progress:
@@ -294,12 +324,14 @@ def _inexact_data(s: Progress, e: m.InexactDataFound, _: m.Cause) -> Progress:
 
 
 def _diverged(s: Progress, e: m.RerunDiverged, _: m.Cause) -> Progress:
-    """Remember that the run does not repeat itself: if it goes on, it is by a word of the user's."""
+    """Remember that the run does not repeat itself, unless changed code explains the difference."""
+    if e.code:
+        return s
     return _inexact(s, f"step {e.difference.step} came out differently before")
 
 
-def _rolled_back(s: Progress, e: m.RolledBack, _: m.Cause) -> Progress:
-    """Put training at the target. `known` restores the other fields."""
+def progress_at(s: Progress, e: m.RolledBack) -> Progress:
+    """Return the progress at the place of a rollback's target. The figures of its Branch are put there besides."""
     packed = struct.pack("<QQQQ", *(number & _WORD for number in (e.branch, e.step, e.epoch, e.batch)))
     last = storable(e.epoch - 1)
     return replace(
@@ -313,6 +345,7 @@ def _rolled_back(s: Progress, e: m.RolledBack, _: m.Cause) -> Progress:
         epoch_finished=min(s.epoch_finished, last),
         epoch_mono=e.mono,
         environment_since=storable(e.step + 1),
+        code=s.code.at_most_since(storable(e.step + 1)),
         speed=Speed(e.step, e.mono, e.step, e.mono),
         digest=_digest(s.digest, b"rollback", packed),
     )
@@ -333,7 +366,6 @@ def _rates_restored(s: Progress, e: m.RatesRestored, _: m.Cause) -> Progress:
 
 APPLY: Final[ApplyTable] = {
     m.RatesRestored: _rates_restored,
-    m.RolledBack: _rolled_back,
     m.ArchitectureChanged: _architecture_changed,
     m.StepCompleted: _step_completed,
     m.MetricsNamed: _metrics_named,
@@ -345,7 +377,7 @@ APPLY: Final[ApplyTable] = {
     m.ValidationAborted: setting(validating=None),
     m.TrainingStarted: _speed_anew,
     m.RerunBegun: _rerun_begun,
-    m.RerunFinished: _rerun_ended,
+    m.RerunFinished: _compared,
     m.RerunAborted: _rerun_ended,
     m.RunResumed: _speed_anew,
     m.ExecutionContextRecorded: _context,

@@ -7,14 +7,15 @@ it again.
 
 from __future__ import annotations
 
-from typing import Final, Protocol
+from typing import Annotated, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import storable
-from tolariad.core.state.fold import ApplyTable
+from tolariad.core.state.fates import OF_THE_TRAINER, anew, survives
+from tolariad.core.state.fold import ApplyTable, by_order
 
 # The program of the actor of everything that the strategy orders.
 PROGRAM: Final = "strategy"
@@ -28,7 +29,23 @@ class Asked(msgspec.Struct, frozen=True):
     mono: int
 
 
-class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
+class BranchStrategy(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What of the strategy belongs to a branch: its own state, and what it is told of the epoch."""
+
+    kept: bytes = b""
+    answered_epoch: int = 0
+    skipped: int = 0
+    findings: int = 0
+    ended_steps: int = 0
+    ended_skipped: int = 0
+    ended_findings: int = 0
+
+
+_LEFT: Final = anew("the run leaves the epoch's end that the question was about")
+_NEWEST: Final = survives("the newest vote or answer, or a counter")
+
+
+class Strategy(BranchStrategy, frozen=True):
     """Slice of RunState. `commands`: of the newest answer. `kept`: the strategy's state.
 
     `owed`: the epoch whose question the end of a trainer closed, or 0. `voted_…`: rollback and target of the newest
@@ -38,23 +55,16 @@ class Strategy(msgspec.Struct, frozen=True, omit_defaults=True):
     ended, for the packet. `device`: the trainer's, as torch names it.
     """
 
-    asked: Asked | None = None
-    commands: tuple[m.StrategyCommand, ...] = ()
-    kept: bytes = b""
-    owed: int = 0
-    voted_rollback: str = ""
-    voted_checkpoint: str = ""
-    rollbacks: int = 0
-    asked_total: int = 0
-    unanswered: int = 0
-    fallback: str = ""
-    answered_epoch: int = 0
-    skipped: int = 0
-    findings: int = 0
-    ended_steps: int = 0
-    ended_skipped: int = 0
-    ended_findings: int = 0
-    device: str = ""
+    asked: Annotated[Asked | None, _LEFT] = None
+    commands: Annotated[tuple[m.StrategyCommand, ...], _NEWEST] = ()
+    owed: Annotated[int, _LEFT] = 0
+    voted_rollback: Annotated[str, _NEWEST] = ""
+    voted_checkpoint: Annotated[str, _NEWEST] = ""
+    rollbacks: Annotated[int, survives("it keeps the strategy from ordering rollbacks without end")] = 0
+    asked_total: Annotated[int, _NEWEST] = 0
+    unanswered: Annotated[int, _NEWEST] = 0
+    fallback: Annotated[str, _NEWEST] = ""
+    device: Annotated[str, OF_THE_TRAINER] = ""
 
 
 class HasStrategy(Protocol):
@@ -84,7 +94,7 @@ def _trainer_gone(s: Strategy, _: m.TrainerDied | m.TrainerEnded, __: m.Cause) -
     return s if s.asked is None else replace(s, asked=None, owed=s.asked.epoch)
 
 
-def _branch_left(s: Strategy, _: m.RollbackBegun | m.RolledBack, __: m.Cause) -> Strategy:
+def _branch_left(s: Strategy, _: m.RollbackBegun, __: m.Cause) -> Strategy:
     return s if s.asked is None and not s.owed else replace(s, asked=None, owed=0)
 
 
@@ -92,8 +102,8 @@ def _built(s: Strategy, e: m.ExecutionContextRecorded, _: m.Cause) -> Strategy:
     return replace(s, device=e.environment.device)
 
 
-def _kept(s: Strategy, e: m.StrategyStateKept, _: m.Cause) -> Strategy:
-    return replace(s, kept=e.state[: m.STATE_BYTES_MAX])
+def _kept(s: Strategy, order: m.KeepStrategyState, _: m.OrderActed) -> Strategy:
+    return replace(s, kept=order.state[: m.STATE_BYTES_MAX])
 
 
 def _voted(s: Strategy, e: m.StrategyVoted, _: m.Cause) -> Strategy:
@@ -128,10 +138,10 @@ APPLY: Final[ApplyTable] = {
     m.StrategyAsked: _asked,
     m.StrategyAnswered: _answered,
     m.StrategyTimedOut: _timed_out,
-    m.StrategyStateKept: _kept,
+    m.OrderActed: by_order({m.KeepStrategyState: _kept}),
     m.StrategyVoted: _voted,
     **dict.fromkeys((m.TrainerDied, m.TrainerEnded), _trainer_gone),
-    **dict.fromkeys((m.RollbackBegun, m.RolledBack), _branch_left),
+    m.RollbackBegun: _branch_left,
     m.ExecutionContextRecorded: _built,
     m.RollbackRequested: _rollback,
     m.EpochStarted: _began,

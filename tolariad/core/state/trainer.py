@@ -8,7 +8,7 @@ with its daemon does not count. The last exception is remembered as long as the 
 from __future__ import annotations
 
 import hashlib
-from typing import Final, Protocol
+from typing import ClassVar, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -40,8 +40,10 @@ class Trainer(Copying, frozen=True):
 
     `cured`: how many batches entered quarantine for its deaths since the last new step. `repeats`: how often the last
     exception was raised again, by this trainer or by those before it. `accepts_data`: the next trainer may have other
-    data than the run had.
+    data than the run had, `accepts_code`: its code may give other bits.
     """
+
+    SURVIVES: ClassVar[str] = "the trainer's process and its deaths: a rollback changes neither"
 
     incarnation: int = 0
     alive: bool = False
@@ -60,6 +62,7 @@ class Trainer(Copying, frozen=True):
     exception: KnownException | None = None
     repeats: int = 0
     accepts_data: bool = False
+    accepts_code: bool = False
 
     @property
     def repeated(self) -> KnownException | None:
@@ -95,11 +98,12 @@ def _started(s: Trainer, e: m.TrainerStarted, _: m.Cause) -> Trainer:
         exception=s.exception,
         repeats=s.repeats,
         accepts_data=s.accepts_data,
+        accepts_code=s.accepts_code,
     )
 
 
 def _opened(s: Trainer, e: m.DaemonStarted, _: m.Cause) -> Trainer:
-    return replace(s, accepts_data=e.accept_data)
+    return replace(s, accepts_data=e.accept_data, accepts_code=e.accept_code)
 
 
 def _raised(s: Trainer, e: m.ExceptionRaised, at: m.Cause) -> Trainer:
@@ -140,7 +144,7 @@ def _cured(s: Trainer, e: m.QuarantineAdded, _: m.Cause) -> Trainer:
 APPLY: Final[ApplyTable] = {
     m.DaemonStarted: _opened,
     m.TrainerStarted: _started,
-    m.ExecutionContextRecorded: setting(ready=True, accepts_data=False),
+    m.ExecutionContextRecorded: setting(ready=True, accepts_data=False, accepts_code=False),
     m.ExceptionRaised: _raised,
     m.TrainerHung: setting(hung=True),
     m.TrainerDied: _died,

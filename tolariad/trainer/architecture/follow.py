@@ -39,7 +39,10 @@ class Following:
         *,
         hosts: int | None = None,
     ) -> None:
-        """`hosts`: how many owners, from the first on, are the host's; None: all. New parameters are theirs."""
+        """`hosts`: the number of owners, from the first on, that are the host's; None: all of them.
+
+        New parameters belong to the host's owners.
+        """
         self._hosts = len(owners) if hosts is None else hosts
         self._model, self._optimizer_of, self._rates, self._average = model, owners, rates, average
         self._aborted = ""
@@ -56,7 +59,10 @@ class Following:
                 self._owners[names[id(parameter)]] = index
 
     def after(self, given: Any) -> None:
-        """Follow the change. `given`: what the task's `grow` returned, mappings or None. Raises SetupRefused."""
+        """Follow the change. Raises SetupRefused.
+
+        `given` is the value that the task's `grow` returned: mappings, or None.
+        """
         mappings = _mappings(given)
         for owner, part in zip(self._optimizer_of, self._parts(mappings), strict=True):
             held = self._held_by(owner)

@@ -97,7 +97,7 @@ class Ledger:
         *,
         device: torch.device,
     ) -> None:
-        """`owners`: those of the host. The list is changed in place by changes that have a maker."""
+        """`owners`: the host's owners. The list is changed in place by changes that have a maker."""
         self._task, self.model, self.device = task, model, device
         self._owners, self._rates, self._average = owners, rates, average
         self._host = tuple(owners)

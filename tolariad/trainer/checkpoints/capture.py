@@ -22,6 +22,7 @@ from tolariad.storage.manifest import (
     STATE_PIECE,
 )
 from tolariad.trainer.architecture.ledger import state_of
+from tolariad.trainer.checkpoints.attributes import attributes_of, without_parameters, wrapped_by
 from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
 from tolariad.trainer.checkpoints.tensors import check_tensor, overlap, without_duplicates
 from tolariad.trainer.checkpoints.tree import NotCapturable, encode_tree
@@ -180,16 +181,28 @@ def buffer_tree(model: nn.Module, built: str) -> dict[str, Any]:
 
 
 def optimizer_tree(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Return the optimizer's state_dict, with the qualified names of its parameters in their order.
+    """Return the optimizer's state_dict, with its kind and the qualified names of its parameters in their order.
 
-    `more` holds entries that a subclass adds to the two that every state_dict has.
+    `more` holds entries that a subclass adds to the two that every state_dict has. `attributes` and `wrapped`:
+    `checkpoints.attributes`. `shared` names the values of the state that are parameters, in the same memory.
     """
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    order = [names.get(id(p), "") for group in optimizer.param_groups for p in group["params"]]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     held = optimizer.state_dict()
+    state, shared = without_parameters(held["state"], parameters)
     more = {key: value for key, value in held.items() if key not in ("state", "param_groups")}
-    tree = {"names": order, "state": dict(held["state"]), "param_groups": list(held["param_groups"])}
-    return {**tree, "more": more} if more else tree
+    own = attributes_of(optimizer)
+    within = {name: optimizer_tree(model, one) for name, one in wrapped_by(optimizer).items()}
+    return {
+        "kind": type(optimizer).__qualname__,
+        "names": [names.get(id(one), "") for one in parameters],
+        "state": state,
+        "param_groups": list(held["param_groups"]),
+        **({"more": more} if more else {}),
+        **({"attributes": own} if own else {}),
+        **({"wrapped": within} if within else {}),
+        **({"shared": shared} if shared else {}),
+    }
 
 
 def check_apart(optimizer: dict[str, torch.Tensor], model: dict[str, torch.Tensor]) -> None:
@@ -248,8 +261,8 @@ def _try_a_step(optimizer: torch.optim.Optimizer) -> None:
         kind: Any = type(optimizer)
         trial = kind([{"params": [probe], **options}])
         trial.step()
-    except (TypeError, ValueError, RuntimeError):
+    except (TypeError, ValueError, RuntimeError, AssertionError):
         # The constructor takes other arguments. The first checkpoint with a state will show whether it can be written.
         return
-    held = encode_tree(trial.state_dict()["state"], "optimizer")[1]
+    held = encode_tree(without_parameters(trial.state_dict()["state"], [probe])[0], "optimizer")[1]
     check_apart(held, {"its parameter": probe})

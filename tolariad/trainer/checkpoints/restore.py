@@ -18,6 +18,7 @@ from tolariad.storage import CheckpointUnfit, CheckpointUnusable, Manifest, held
 from tolariad.storage.manifest import OF_AVERAGE, OF_MODEL
 from tolariad.trainer.checkpoints import capture as names
 from tolariad.trainer.checkpoints import lanes
+from tolariad.trainer.checkpoints.attributes import is_of_other_options, put_back, wrapped_by
 from tolariad.trainer.checkpoints.capture import live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.loaded import Loaded
 from tolariad.trainer.checkpoints.moved import Moved, moved_buffers, put_buffers
@@ -221,8 +222,9 @@ def restore(
     change.
 
     `copy` copies into the live tensors of model and optimizer. `done` is called with the name of each participant, then
-    after the model, the optimizer and the rest are restored. `limit_s`: of the rollback's tier, of which participants
-    have a share (ParticipantRefused is raised if one of them raises); None at a start.
+    after the model, the optimizer and the rest are restored. `limit_s` is the time limit of the rollback's tier, in
+    seconds; participants get a share of it, and ParticipantRefused is raised if one of them raises. At a start it is
+    None.
     """
     copy = copy or lanes.copy
     moved = _reshaped(setup, loaded)
@@ -322,7 +324,11 @@ def restore_optimizer(
     Optimizer.load_state_dict adopts the given tensors and casts them to their parameter's dtype. It is called for the
     sake of subclasses; afterwards the optimizer's own tensors replace the adopted ones.
     """
+    if is_of_other_options(optimizer, tree):
+        return
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    # What it wraps keeps its groups: they may be those of this one, which the rate controller holds.
+    within = {name: (one, one.param_groups, list(one.param_groups)) for name, one in wrapped_by(optimizer).items()}
     target = _Target(device)
     state = {}
     for key, stored in tree["state"].items():
@@ -333,6 +339,16 @@ def restore_optimizer(
     for key, value in state.items():
         optimizer.state[parameters[key] if isinstance(key, int) else key] = value
     (copy or lanes.copy)(target.pairs)
+    for key, name, number in made(tree.get("shared", []), device):
+        optimizer.state[parameters[key]][name] = parameters[number].detach()
+    put_back(optimizer, made(tree.get("attributes", {}), device))
+    for name, (one, groups, content) in within.items():
+        if name in tree.get("wrapped", {}):
+            restore_optimizer(one, tree["wrapped"][name], device, copy)
+            for group, restored in zip(content, one.param_groups, strict=True):
+                group.update((key, value) for key, value in restored.items() if key != "params")
+        groups[:] = content
+        one.param_groups = groups
 
 
 def _castable(value: Any) -> Any:

@@ -9,26 +9,31 @@ Promises: everything is verified, and compared by name, before a byte reaches th
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from blake3 import blake3
 
+from tolariad import run_files
+from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, live_tensors, optimizer_tree
 from tolariad.trainer.checkpoints.restore import check_owners, check_tensors, load, restore, restore_optimizer
-from tolariad.trainer.checkpoints.tensors import copy_into
+from tolariad.trainer.checkpoints.tensors import copy_into, place_of, read_tensors
 from tolariad.trainer.rollback.slots import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tolariad.core import messages as m
     from tolariad.trainer.checkpoints.loaded import Loaded
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.rollback.slots import Slots
     from tolariad.trainer.setup import Setup
 
+# Of names that do not fit.
+_NAMED: Final = 5
 _SMALLER: Final = (
     "channels were removed from its model, and the task builds the wide one. Name a checkpoint from before the "
     "compaction (--from RUN@ID), or let model(cfg) build the small one. `tolaria export-weights` writes what `shrink` "
@@ -47,7 +52,10 @@ def begin(
     ref = order.checkpoint
     if ref is None:
         if order.parent is not None:
-            begin_from(setup, order.parent, each)
+            if order.parent.file:
+                begin_with(setup, order.parent, checkpoints.parent, each)
+            else:
+                begin_from(setup, order.parent, each)
         return None
     if ref.slot is None:
         loaded, parent = load(checkpoints / ref.id, ref.manifest, each), ref.id
@@ -90,6 +98,48 @@ def begin_from(setup: Setup, parent: m.Parent, each: Callable[[], None]) -> None
     task_hash = setup.environment.task_hash
     if manifest is not None and task_hash and manifest.task_hash == task_hash:
         setup.watch.inherit(loaded.state.get("detector"))
+
+
+def begin_with(setup: Setup, parent: m.Parent, run_dir: Path, each: Callable[[], None]) -> None:
+    """Copy the weights of a file into the built run. Raises CheckpointUnusable before any change."""
+    with os.fdopen(run_files.open_file(run_dir, m.INIT_NAME, os.O_RDONLY), "rb") as file:
+        data = bytearray(file.read())
+    each()
+    if blake3(data).hexdigest() != parent.manifest:
+        raise CheckpointUnusable(m.INIT_NAME, "has changed since the run began with it")
+    try:
+        held = read_tensors(memoryview(data))
+    except ValueError as error:
+        raise CheckpointUnusable(m.INIT_NAME, str(error)) from error
+    each()
+    pairs = _fitted(setup.model, held)
+    with torch.no_grad():
+        for tensor, given in pairs:
+            copy_into(tensor, given)
+    if setup.average is not None:
+        setup.average.begin_anew()
+
+
+def _fitted(model: torch.nn.Module, held: dict[str, torch.Tensor]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Return each tensor of the model's state_dict with the given one. Raises CheckpointUnfit if they do not fit.
+
+    A tied tensor may be given under one of its names. A number of another precision is converted, as load_state_dict
+    does.
+    """
+    named = model.state_dict().keys()
+    live = {name: tensor for name, tensor in live_tensors(model).items() if name in named}
+    missing, more = [name for name in live if name not in held], [name for name in held if name not in live]
+    tied = {place_of(live[name]) for name in live if name in held}
+    missing = [name for name in missing if place_of(live[name]) not in tied]
+    if missing or more:
+        lacks = [f"it has no {', '.join(missing[:_NAMED])}"] if missing else []
+        lacks += [f"the model has no {', '.join(more[:_NAMED])}"] if more else []
+        raise CheckpointUnfit(m.INIT_NAME, "; ".join(lacks))
+    for name, given in held.items():
+        if given.shape != live[name].shape or given.is_floating_point() != live[name].is_floating_point():
+            was, now = (f"{tuple(one.shape)} {one.dtype}" for one in (given, live[name]))
+            raise CheckpointUnfit(m.INIT_NAME, f"{name}: it holds {was}, the model has {now}")
+    return [(live[name], given) for name, given in held.items()]
 
 
 def _optimizers(setup: Setup, loaded: Loaded) -> list[dict[str, Any]]:

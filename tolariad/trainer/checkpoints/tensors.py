@@ -38,7 +38,7 @@ def check_tensor(tensor: torch.Tensor) -> None:
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise ValueError(f"a tensor of layout {tensor.layout} cannot be written to a checkpoint; make it dense")
     if tensor.device.type == "meta" or torch.nn.parameter.is_lazy(tensor):
-        raise ValueError("a tensor without values cannot be written to a checkpoint; initialise it in model(cfg)")
+        raise ValueError("a tensor without values cannot be written to a checkpoint; initialise it before training")
     if tensor.dtype not in DTYPES:
         raise ValueError(f"a tensor of dtype {tensor.dtype} cannot be written to a checkpoint")
 

@@ -152,7 +152,7 @@ Given: TypeAlias = dict[int, torch.Tensor]
 def made(value: Any, device: torch.device, given: Given | None = None) -> Any:
     """Return a copy of nested plain data: every `Stored` becomes a tensor, arrays are copied.
 
-    `given`: by the id of a `Stored`, the tensor to use for it at all its places.
+    `given` holds the tensor to use for a `Stored`, at all its places, by the `id` of the `Stored`.
     """
     given = {} if given is None else given
     match value:

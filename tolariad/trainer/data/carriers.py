@@ -1,9 +1,9 @@
-"""What a loader gets instead of plain index batches: the same indices, and with them the seed of each item.
+"""Carriers take the place of index batches in a loader: the same indices, and with them the seed of each item.
 
 torch's fetcher does `[dataset[index] for index in batch]`, or takes the next item of a stream for each entry. So
 iterating over a carrier seeds the generators before each item, and at its end for the collate function. A batch for
 `__getitems__`, and an index without batching, seed when they arrive in the worker; there they are the user's own value.
-Nothing of the user's is wrapped.
+No object of the user's is wrapped.
 
 Promises: what an item draws is a function of (rng_seed, epoch, position in the epoch's order), with any number of
 workers and any start method. In a persistent worker the iterator of a stream begins each epoch from the same state as
@@ -22,10 +22,11 @@ from tolariad.trainer.data.randomness import derived_seed, seed_host, seeds_of
 
 
 class Key(NamedTuple):
-    """Which batch of which epoch this is. `first`: the position of its first index in the epoch's order.
+    """Which batch of which epoch this is.
 
-    `source`: which of several loaders; empty for the first. `of_stream`: the items come from an iterable data set,
-    whose iterator the worker keeps.
+    * `first`: the position of its first index in the epoch's order.
+    * `source`: the label of the loader, if there are several; "" for the first.
+    * `of_stream`: the items come from an iterable data set, whose iterator the worker keeps.
     """
 
     rng_seed: int
@@ -57,7 +58,7 @@ class Seeder:
     """Seeds the process-wide generators, and those that data set and collate function hold themselves."""
 
     def __init__(self, held: Iterable[Any] = (), *, worker: int = 0, epoch: int = 0, told: Iterable[Any] = ()) -> None:
-        """`told`: in a worker that outlives its epoch, the objects with `set_epoch`; they were told `epoch`."""
+        """`told`: the objects with `set_epoch` in a worker that outlives its epoch; their epoch was set to `epoch`."""
         self.held, self.worker = tuple(held), worker
         self._told, self._epoch = tuple(told), epoch
         self.stream_has_ended = False

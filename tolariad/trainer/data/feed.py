@@ -20,7 +20,7 @@ from tolariad.trainer.data.randomness import derived_seed
 
 
 class Bearing(enum.Enum):
-    """What a finding about the data means for a run."""
+    """The consequence of a finding about the data."""
 
     INEXACT = "a resumed run may see other data"
     NOTED = "the data are not as the user may expect"
@@ -55,7 +55,7 @@ class Feed(ABC):
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
-        """What was found since it was last taken."""
+        """The findings since they were last taken."""
         self._beat: Callable[[], None] = lambda: None
 
     @abstractmethod

@@ -1,4 +1,4 @@
-"""What can be found about data, as sentences: what happens, why, what to do."""
+"""The findings about data, as sentences: what happens, why, what to do."""
 
 from __future__ import annotations
 
@@ -47,6 +47,16 @@ def unseen_by_workers(changed: Sequence[str]) -> Finding:
         Bearing.INEXACT,
         f"{_few(changed)} has changed since the workers were started: they do not see it, because they live on with "
         "their copies (persistent_workers=True), but after a resume new ones would. Use persistent_workers=False",
+    )
+
+
+def workers_stay() -> Finding:
+    """Return what is said of workers that live on and cannot be ended, because torch's private names are not used."""
+    return Finding(
+        Bearing.INEXACT,
+        "the loader's workers live on (persistent_workers=True), and without torch's private names (TOLARIAD_TORCH) "
+        "they cannot be ended when an epoch goes on in its middle: an item that uses its worker's number or seed may "
+        "be another one after a resume. Use persistent_workers=False",
     )
 
 

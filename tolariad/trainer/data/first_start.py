@@ -13,7 +13,6 @@ from __future__ import annotations
 import copy
 import math
 import re
-import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -33,8 +32,8 @@ from tolariad.trainer.data.held import held_by
 from tolariad.trainer.data.order import Drawn
 from tolariad.trainer.data.own_state import OF_DATA, Moved, OwnState
 from tolariad.trainer.data.randomness import derived_seed
-from tolariad.trainer.data.sources import Source, reads_ahead
-from tolariad.trainer.data.walk import WHOLE, Place
+from tolariad.trainer.data.sources import Source, is_known, reads_ahead
+from tolariad.trainer.data.walk import WHOLE, Place, threads_that_may_draw
 
 _LIMIT_S: Final = 2.0
 _ORDER_S: Final = 0.3
@@ -53,10 +52,12 @@ _ADVICE: Final = "Draw from random, numpy.random, torch, or a generator that the
 
 
 class Subject(NamedTuple):
-    """The data to check. `order`: the state that decides the order. `shared`: ids of generators that stay alone.
+    """The data to check.
 
-    `keeper`: what says by `state_dict` where the data are, or None. `is_kept`: an order that cannot be drawn again is
-    stored.
+    * `order`: the state that decides the order.
+    * `shared`: the `id`s of generators that are not seeded for the check.
+    * `keeper`: the object whose `state_dict` says how far the data are, or None.
+    * `is_kept`: an order that cannot be drawn again is stored.
     """
 
     data: Any
@@ -68,7 +69,7 @@ class Subject(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """What was found. `draws_otherwise`: the order cannot be drawn again. `warms`: reading these makes a generator."""
+    """The findings. `draws_otherwise`: the order cannot be drawn again. `warms`: reading these makes a generator."""
 
     findings: list[Finding]
     draws_otherwise: bool
@@ -77,6 +78,8 @@ class Checked(NamedTuple):
 
 def checked(subject: Subject, ignored: Sequence[str]) -> Checked:
     """Check the data. `ignored`: fields of an item that nobody trains on."""
+    if is_known(subject.data):
+        return Checked([], draws_otherwise=False, warms=())
     begun = time.monotonic()
     said: list[dict[str, Any]] = list(said_by_child(lambda send: _try(subject, send), _LIMIT_S))
     later = [one for one in said if one["part"] == "later"]
@@ -302,11 +305,11 @@ def _try_anew(subject: Subject, later: Sequence[Mapping[str, Any]], send: Send) 
 
 
 def _try_stream(data: Any, seeder: Seeder, before: OwnState, send: Send) -> None:
-    alone = threading.active_count()
+    alone = threads_that_may_draw()
     iterator = _begun(data, seeder)
-    begun = threading.active_count()
+    begun = threads_that_may_draw()
     first = _streamed(iterator, seeder)
-    is_read_ahead = max(begun, threading.active_count()) > alone
+    is_read_ahead = max(begun, threads_that_may_draw()) > alone
     before.restore({})
     _compare("stream", first, _streamed(_begun(data, seeder), seeder), send)
     if is_read_ahead:
@@ -316,16 +319,16 @@ def _try_stream(data: Any, seeder: Seeder, before: OwnState, send: Send) -> None
 
 def _try_own_state(data: Any, keeper: Any, seeder: Seeder, send: Send) -> None:
     """Go on after a few items, and then once more from the state that was said at that place."""
-    alone = threading.active_count()
+    alone = threads_that_may_draw()
     iterator = _begun(data, seeder)
-    begun = threading.active_count()
+    begun = threads_that_may_draw()
     _streamed(iterator, seeder)
     # A state may hold what the data change later.
     state = copy.deepcopy(keeper.state_dict())
     rest = _streamed(iterator, seeder, _STREAMED)
     keeper.load_state_dict(state)
     rest = rest[: rest.index(_AT_END)] if _AT_END in rest else rest
-    if max(begun, threading.active_count()) > alone:
+    if max(begun, threads_that_may_draw()) > alone:
         keeper.load_state_dict(copy.deepcopy(state))
         _tell_draws(rest, data, seeder, send)
         keeper.load_state_dict(state)

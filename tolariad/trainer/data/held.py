@@ -39,7 +39,7 @@ def _below(roots: Iterable[Any]) -> Iterator[Any]:
 def shared_with(training: Iterable[Any], data: Iterable[Any]) -> set[int]:
     """Return the ids of the generators that are held by the training beside the data.
 
-    `training`: model, optimizers and task. What lies below `data` is entered from there only.
+    `training` holds model, optimizers and task. Objects below `data` are entered from there only.
     """
     of_data = [met.value for met in walk([Place("data", list(data))], limit=_OBJECTS_MAX)]
     generators = {id(one) for one in of_data if is_generator(one)}

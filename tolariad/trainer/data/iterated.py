@@ -10,36 +10,31 @@ not. No process-wide generator is changed. What the user's objects hold is chang
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
+from weakref import ref
 
-import torch
 from torch.utils.data import DataLoader
 
 from tolariad.core import messages as m
 from tolariad.trainer.data import findings
 from tolariad.trainer.data.carriers import iterator_seed
 from tolariad.trainer.data.digest import digest_of
+from tolariad.trainer.data.draws import hidden_draws
 from tolariad.trainer.data.feed import Feed, Return, length_of
 from tolariad.trainer.data.first_start import Subject, checked
 from tolariad.trainer.data.held import held_by, shared_with, with_set_epoch
 from tolariad.trainer.data.leaves import same
 from tolariad.trainer.data.order import DrawnSoFar
-from tolariad.trainer.data.own_state import OF_DATA, OF_ORDER, Moved, OwnState
+from tolariad.trainer.data.own_state import OF_DATA, OF_ORDER, Moved, OwnState, is_shared
 from tolariad.trainer.data.past import PastEpoch, draw_again
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_host, seeds_of
 from tolariad.trainer.data.sources import RebuiltSource, Source, SwappedSource
-from tolariad.trainer.data.walk import Place, has_thread_of_the_user
+from tolariad.trainer.data.walk import Place
 from tolariad.trainer.data.workers import warm_up
 from tolariad.trainer.torch_private.loaders import shut_down
-
-
-def is_shared(value: Any) -> bool:
-    """Return whether workers see each change of this value."""
-    return isinstance(value, torch.Tensor) and value.is_shared()
-
 
 # Of so many epochs the state at their begin is remembered: one that begins once more is the same again.
 _BEGINS_MAX: Final = 4
@@ -59,7 +54,8 @@ class IteratedFeed(Feed):
         self._held_state = OwnState(self._data_roots, OF_DATA, leaves_out=lambda one: id(one) not in self._shared)
         # The epoch that is being iterated, its begin, and how many of its batches were taken; 0 between two epochs.
         self._epoch = self._taken = 0
-        self._iterated: Any = None
+        # The batches that `epoch` returned last, while somebody holds them.
+        self._running: Callable[[], Generator[Any] | None] = lambda: None
         self._begin: tuple[Moved, Moved] = ({}, {})
         self._seen = 0
         self._begins: dict[int, tuple[Moved, Moved]] = {}
@@ -67,12 +63,13 @@ class IteratedFeed(Feed):
         # The epochs before, of a sampler that holds an iterator, and whether this process has drawn any.
         self._past: list[PastEpoch] = []
         self._has_drawn = False
+        self._lasting: dict[str, Any] = {}  # the iterators that the data held at the end of the epoch before
         # The state of the data set when workers that live on were started, and told the epoch.
         self._at_start: Moved = {}
         # Items that are read first in each process: reading one makes a generator.
         self._warms: tuple[int | str, ...] = ()
         self._is_warm = False
-        # Whether an epoch's order is drawn at its beginning, and stored in checkpoints.
+        # Its order is drawn at an epoch's beginning, and stored.
         self._is_whole = self._order.holds_model and back is Return.BY_INDEX
 
     # -- the user's objects --------------------------------------------------------------------------------------------
@@ -123,6 +120,8 @@ class IteratedFeed(Feed):
             self.found(findings.holds_model())
         if any(source.loader.num_workers and not getattr(source.loader, "in_order", True) for source in self._sources):
             self.found(findings.in_no_order())
+        if not all(source.can_end_workers for source in self._sources):
+            self.found(findings.workers_stay())
         if self._order.iterators and not subject.is_kept:
             self.found(findings.holds_iterator(self._order.iterators))
 
@@ -140,10 +139,11 @@ class IteratedFeed(Feed):
             if resumed is not None and self._back is Return.BY_INDEX:
                 # Workers have copies of the data set as it was at the epoch's begin.
                 self._held_state.restore(resumed["now"][1])
-        self._iterated = iterator
+        batches = self._batches(iterator, epoch)
+        self._running = ref(batches)
         if self._back is Return.BY_LOADING and start:
-            self._load_again(iterator, epoch, start, resumed)
-        return self._batches(iterator, epoch)
+            self._load_again(batches, epoch, start, resumed)
+        return batches
 
     def _prepare(self, epoch: int, start: int, resumed: dict[str, Any] | None) -> None:
         """Bring the user's objects to the epoch's begin, and the orders to the place."""
@@ -220,7 +220,7 @@ class IteratedFeed(Feed):
         return False
 
     def _judge(self, resumed: dict[str, Any], differing: list[str]) -> None:
-        """Say if an order came out differently. `differing`: what of the state is not as it was at the checkpoint."""
+        """Report an order that came out differently. `differing`: paths of state that is not as at the checkpoint."""
         if all(source.order.agrees is not False for source in self._sources):
             return
         place = f"epoch {resumed['epoch']}, {resumed['taken']} batches"
@@ -247,44 +247,46 @@ class IteratedFeed(Feed):
                 stack.enter_context(source.in_place())
         return stack
 
-    def _batches(self, iterator: Iterator[Any], epoch: int) -> Iterator[Any]:
+    def _batches(self, iterator: Iterator[Any], epoch: int) -> Generator[Any]:
+        """Yield the batches. The workers end with them, unless they go on with the next epoch."""
         seed, is_rebuilt = seeds_of(self._rng_seed, "batch", epoch), self._is_rebuilt
-        while True:
-            with preserved_host_rng():
-                try:
-                    if is_rebuilt:
-                        batch = next(iterator)
-                    else:
+        try:
+            while True:
+                with preserved_host_rng(), self._in_place():
+                    if not is_rebuilt:
                         seed_host(seed(self._taken + 1))
-                        with self._in_place():
-                            batch = next(iterator)
-                except StopIteration:
+                    batch = next(iterator, self)
+                if batch is self:
                     self._is_over(epoch)
                     return
-            self._taken += 1
-            if self._taken == 1:
-                self._look_at_draws()
-            if self._back is not Return.BY_INDEX:
-                self._seen = digest_of((self._seen, batch))
-            yield batch
+                self._taken += 1
+                if self._taken == 1:
+                    self._look_at_draws()
+                if self._back is not Return.BY_INDEX:
+                    self._seen = digest_of((self._seen, batch))
+                yield batch
+        finally:
+            if not any(source.is_persistent for source in self._sources):
+                shut_down(iterator)
 
     def _look_at_draws(self) -> None:
-        """Say after the first batch of an epoch if its indices came in a way that a resume cannot repeat."""
-        orders = [source.order for source in self._sources]
-        is_read_elsewhere = bool(orders) and not any(order.drawn for order in orders) and has_thread_of_the_user()
-        if is_read_elsewhere or any(order.is_in_thread for order in orders):
-            self.found(findings.in_a_thread())
-        elif isinstance(self._data, DataLoader) and not orders[0].drawn:
-            self.found(findings.bypasses_order())
+        """Say if a first batch came in a way that a resume cannot repeat. torch's lasting iterators begin anew."""
+        now = self._order.running() if self._lasting else {}
+        room = DataLoader.__module__ if any(source.is_persistent for source in self._sources) else ""
+        lasting, self._lasting = self._lasting, {}
+        if paths := [path for path, one in now.items() if lasting.get(path) is one and type(one).__module__ != room]:
+            self.found(findings.holds_iterator(paths))
+        for finding in hidden_draws(self._data, self._sources):
+            self.found(finding)
 
     def _leave(self) -> None:
-        """End the workers of an epoch that was left before its end. Those that live on go on with the next one."""
-        if not any(source.is_persistent for source in self._sources):
-            shut_down(self._iterated)
-        self._iterated = None
+        """End an epoch that was left before its end, also if somebody still holds its batches."""
+        if (running := self._running()) is not None:
+            running.close()
 
     def _is_over(self, epoch: int) -> None:
-        self._epoch, self._taken, self._iterated = 0, 0, None
+        self._epoch = self._taken = 0
+        self._lasting = self._order.running() if self._back is Return.BY_LOADING else {}
         if self._order.iterators and self._back is Return.BY_INDEX and epoch:
             order = self._sources[0].order
             self._past.append(PastEpoch(epoch, order.drawn, order.digest))
@@ -293,10 +295,9 @@ class IteratedFeed(Feed):
     def _is_rebuilt(self) -> bool:
         return bool(self._sources) and isinstance(self._sources[0], RebuiltSource)
 
-    def _load_again(self, iterator: Iterator[Any], epoch: int, start: int, resumed: dict[str, Any] | None) -> None:
+    def _load_again(self, batches: Iterator[Any], epoch: int, start: int, resumed: dict[str, Any] | None) -> None:
         """Load the first batches of the epoch, drop them, and put the state of the checkpoint back."""
         self._taken = 0
-        batches = self._batches(iterator, epoch)
         for _ in range(start):
             self._beat()
             if next(batches, self) is self:

@@ -8,6 +8,7 @@ A leaf is a tuple whose first entry is its kind:
     d  a dict                        g  a generator
     s  a set                         c  an itertools.count
     b  a bytearray                   o  the state of an object that has `state_dict`
+    v  a shared number or array of `multiprocessing`
     ?  anything else, by the name of its type
 
 Promises: a leaf shares no memory with the value. A container, an array, a tensor and a generator get their content back
@@ -16,10 +17,12 @@ and stay the same objects: who else holds them sees it too.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import operator
 import re
 from collections import OrderedDict, deque
+from multiprocessing import sharedctypes
 from typing import Any, Final, TypeAlias
 
 import numpy as np
@@ -105,12 +108,23 @@ def leaf_of(value: Any, budget: Budget) -> Leaf | None:
     if kind is itertools.count:
         found = _COUNT.fullmatch(repr(value))
         return ("c", int(found[1]), int(found[2] or 1)) if found else None
+    if (shared := _shared(value)) is not None:
+        content = list(shared) if isinstance(shared, ctypes.Array) else shared.value
+        return ("v", content) if _is_fixed(tuple(content) if isinstance(content, list) else content) else None
     if generators.is_generator(value):
         try:
             return "g", generators.state_of(value)
         except (TypeError, ValueError, NotImplementedError):  # a subclass of the user's own
             return None
     return None
+
+
+def _shared(value: Any) -> Any:
+    """Return what a `multiprocessing.Value` or `Array` holds, without its lock: a worker may have died with it."""
+    if type(value).__module__ != sharedctypes.__name__ or not hasattr(type(value), "get_obj"):
+        return None
+    held = value.get_obj()
+    return held if isinstance(held, ctypes.Array) or hasattr(type(held), "value") else None
 
 
 def _array_leaf(value: Any, budget: Budget) -> Leaf | None:
@@ -252,6 +266,13 @@ def put_back(live: Any, leaf: Leaf) -> tuple[bool, Any]:
                     live.copy_(tensor)
                 return True, live
             return False, tensor
+        case "v", content:
+            shared = _shared(live)
+            if shared is not None and isinstance(content, list) and len(shared) == len(content):
+                shared[:] = content
+            elif shared is not None and not isinstance(content, list):
+                shared.value = content
+            return True, live
         case "c", number, step:
             return False, itertools.count(number, step)
         case "=", value:

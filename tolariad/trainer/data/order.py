@@ -64,9 +64,10 @@ class Drawn(NamedTuple):
 
 
 class DrawnSoFar(NamedTuple):
-    """What a checkpoint holds of an order. `batches`: those that a resume needs; None if they cannot be written.
+    """The part of an order that a checkpoint holds.
 
-    `is_whole`: they are the rest of the epoch.
+    `batches` are the batches that a resume needs; None if they cannot be written. `is_whole`: they are the rest of the
+    epoch.
     """
 
     drawn: int
@@ -78,7 +79,7 @@ class DrawnSoFar(NamedTuple):
 
 
 class Order:
-    """What the loader iterates over instead of the user's sampler."""
+    """Takes the place of the user's sampler: the loader iterates over it."""
 
     def __init__(self, rng_seed: int, seeder: Seeder, source: str = "") -> None:
         self._rng_seed, self._seeder, self._source = rng_seed, seeder, source
@@ -107,7 +108,7 @@ class Order:
         self.counts_agree = True
 
     def begin(self, epoch: int, indices: Any, fetching: Fetching, *, in_workers: bool, ahead: int) -> None:
-        """Begin an epoch. `indices`: the sampler. `ahead`: how many batches the loader may draw ahead."""
+        """Begin an epoch. `indices` is the sampler, `ahead` the number of batches that the loader may draw ahead."""
         self._begin_anew(epoch)
         self._thread = threading.get_ident()
         self._indices, self._fetching, self._in_workers = indices, fetching, in_workers

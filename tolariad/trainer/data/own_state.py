@@ -19,8 +19,9 @@ from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+import torch
 from torch import nn
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
 from tolariad.trainer.data.generators import is_generator
 from tolariad.trainer.data.leaves import Budget, Known, Leaf, can_be_written, leaf_of, put_back, same
@@ -50,6 +51,11 @@ class _Live(NamedTuple):
     leaf: Leaf
 
 
+def is_shared(value: Any) -> bool:
+    """Return whether workers see each change of this value."""
+    return isinstance(value, torch.Tensor) and value.is_shared()
+
+
 class OwnState:
     """The state below some objects of the user's."""
 
@@ -61,9 +67,9 @@ class OwnState:
         *,
         leaves_out: Callable[[Any], bool] = lambda _: False,
     ) -> None:
-        """`roots` gives the objects of the present epoch. `closed`: objects that are not entered.
+        """`roots` gives the objects of the present epoch. `closed` gives objects that are not entered.
 
-        `leaves_out`: of a generator, whether its state does not matter.
+        `leaves_out` is called with a generator and returns True if the generator's state does not matter.
         """
         self._roots, self._limits, self._closed, self._leaves_out = roots, limits, closed, leaves_out
         # Iterators that are held, by path: nobody can read how far they are. And whether a model is held.
@@ -98,8 +104,20 @@ class OwnState:
         now = self.marks()
         return [path for path, mark in marks.items() if path not in moved and now.get(path, mark) != mark]
 
+    def running(self) -> dict[str, Any]:
+        """Return the iterators that are held, by path: nobody can read how far they are. A stream is none of them."""
+        places = (place for met in self._walk() for place in met.places)
+        return {
+            place.path: place.value
+            for place in places
+            if _runs(place.value) and not isinstance(place.value, IterableDataset)
+        }
+
     def differing(self, other: Moved, unless: Callable[[Any], bool] = lambda _: False) -> list[str]:
-        """Return the paths at which the present state differs from another one. `unless`: of a value, not to count."""
+        """Return the paths at which the present state differs from another one.
+
+        A difference does not count if `unless`, called with the present value, returns True.
+        """
         now, live = self.moved(), self._read()
         return [
             path
@@ -210,9 +228,13 @@ class OwnState:
             state = value.state_dict()
             if can_be_written(state):
                 return "o", state
-        elif is_running(value) and not isinstance(value, (io.IOBase, itertools.count)):
+        elif _runs(value):
             self.iterators.append(place.path)
         return "?", type(value).__qualname__
+
+
+def _runs(value: Any) -> bool:
+    return is_running(value) and not isinstance(value, (io.IOBase, itertools.count))
 
 
 def _mark(leaf: Leaf) -> int:

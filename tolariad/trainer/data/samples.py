@@ -9,7 +9,12 @@ import torch
 
 def samples_of(batch: Any) -> int:
     """Return the number of samples in a batch: the length of its first tensor, or of its first list; 1 without one."""
-    return _length(batch) or 1
+    return known_samples(batch) or 1
+
+
+def known_samples(batch: Any) -> int | None:
+    """Return the number of samples in a batch; None if its containers do not tell."""
+    return _length(batch)
 
 
 def _length(batch: Any) -> int | None:

@@ -16,12 +16,23 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, IterDataPipe
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    IterDataPipe,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+    default_collate,
+    default_convert,
+)
 
 from tolariad.trainer.data.carriers import Seeder
 from tolariad.trainer.data.order import Fetching, Order
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.workers import WorkerPlan, WorkerStart, require_sendable
+from tolariad.trainer.torch_private.choice import ONLY_PUBLIC
 from tolariad.trainer.torch_private.loaders import forget_iterator, iterator_of, set_prefetch
 
 # What decides how torch iterates.
@@ -47,6 +58,8 @@ _KEPT: Final = (
     "pin_memory_device",
     "in_order",
 )
+# Of what torch draws for the seed of a worker.
+_SEED_MAX: Final = 2**63 - 1
 _OF_WORKERS: Final = ("multiprocessing_context", "prefetch_factor", "persistent_workers")
 
 
@@ -62,6 +75,20 @@ def is_stateful(loader: Any) -> bool:
     return kind.__name__ == "StatefulDataLoader" and kind.__module__.startswith("torchdata.")
 
 
+def is_known(loader: Any) -> bool:
+    """Return whether a loader is torch's own in every part: tensors in memory, in an order that torch draws."""
+    if type(loader) is not DataLoader or type(loader.dataset) is not TensorDataset or loader.worker_init_fn is not None:
+        return False
+    batches = loader.batch_sampler
+    return (
+        vars(loader.dataset).keys() == {"tensors"}
+        and {type(one) for one in loader.dataset.tensors} <= {torch.Tensor}
+        and loader.collate_fn in (default_collate, default_convert)
+        and type(loader.sampler) in (RandomSampler, SequentialSampler)
+        and (batches is None or (type(batches) is BatchSampler and batches.sampler is loader.sampler))
+    )
+
+
 def reads_ahead(data: Any) -> bool:
     """Return whether this is torchdata's Loader of nodes: brought back by its state, it reads a batch in `iter`."""
     kinds = type(data).__mro__
@@ -72,7 +99,7 @@ class Source:
     """One loader, and the order that it draws from."""
 
     def __init__(self, loader: DataLoader[Any], rng_seed: int, number: int = 0) -> None:
-        """`number`: which of the loaders that one data object holds. Raises SetupRefused."""
+        """`number`: the loader's number among those that one data object holds. Raises SetupRefused."""
         require_sendable(loader)
         self.loader = loader
         # What torch iterates over; None before the first epoch of a loader that is rebuilt.
@@ -85,6 +112,8 @@ class Source:
         self._ahead: int | None = None
         # The worker that reads the first batch of the epoch.
         self._turn = 0
+        # Whether an epoch has begun since workers were ended: without torch's private name that is all that is known.
+        self._has_begun = False
         # Whether torch draws the workers' base seed from a generator of ours, and not from the loader's.
         self._has_own_base = True
 
@@ -131,12 +160,20 @@ class Source:
     @property
     def has_workers(self) -> bool:
         """Whether workers wait for the next epoch."""
+        if ONLY_PUBLIC:
+            return self.is_persistent and self._has_begun
         return self._iterated is not None and iterator_of(self._iterated) is not None
+
+    @property
+    def can_end_workers(self) -> bool:
+        """Whether workers that live on can be ended before the program: torch has no public way for a loader's own."""
+        return not (ONLY_PUBLIC and self.is_persistent)
 
     def end_workers(self) -> None:
         """End workers that wait for the next epoch."""
         if self._iterated is not None:
             forget_iterator(self._iterated)
+            self._has_begun = self._has_begun and not self.can_end_workers
 
     @property
     def is_persistent(self) -> bool:
@@ -145,6 +182,7 @@ class Source:
 
     def begin(self, epoch: int) -> None:
         """Begin an epoch of the order."""
+        self._has_begun = True
         ahead = self.loader.num_workers * (self.loader.prefetch_factor or 2)
         in_workers = self.loader.num_workers > 0
         self.order.begin(epoch, self.indices, self.fetching, in_workers=in_workers, ahead=ahead)
@@ -177,16 +215,24 @@ class Source:
                 collate=loader.collate_fn,
                 warms=self._warms,
                 turn=self._turn,
+                base=self._seed_under(1) & _SEED_MAX if self._is_lasting_pipe else None,
             )
         )
 
-    def _base(self, epoch: int) -> int:
-        """The seed that torch draws the workers' base seed under: workers that live on were started in epoch 1.
+    @property
+    def _is_lasting_pipe(self) -> bool:
+        """Whether this is a data pipe in workers that live on.
 
-        For a data pipe torch draws the epoch's order there too, also while workers live on.
+        For a pipe torch draws the epoch's order beside the workers' base seed, also while workers live on.
         """
-        lives_on = self.is_persistent and not isinstance(self.loader.dataset, IterDataPipe)
-        return derived_seed(self._rng_seed, f"workers{self._label}", 1 if lives_on else epoch)
+        return self.is_persistent and isinstance(self.loader.dataset, IterDataPipe)
+
+    def _seed_under(self, epoch: int) -> int:
+        return derived_seed(self._rng_seed, f"workers{self._label}", epoch)
+
+    def _base(self, epoch: int) -> int:
+        """The seed that torch draws the workers' base seed under: workers that live on were started in epoch 1."""
+        return self._seed_under(1 if self.is_persistent and not self._is_lasting_pipe else epoch)
 
 
 class RebuiltSource(Source):
@@ -197,6 +243,17 @@ class RebuiltSource(Source):
         self._generator = torch.Generator()
         self._made: tuple[Any, ...] = ()
         self._iterated = None
+
+    @property
+    def can_end_workers(self) -> bool:
+        """Whether workers that live on can be ended: they end with the loader that was made here."""
+        return True
+
+    def end_workers(self) -> None:
+        """End workers that wait for the next epoch."""
+        super().end_workers()
+        # The public way: nobody holds the loader and its iterator any more.
+        self._iterated, self._has_begun = None, False
 
     def iterator(self, epoch: int) -> Iterator[Any]:
         """Return torch's iterator over the epoch."""
@@ -277,8 +334,8 @@ class SwappedSource(Source):
             exchanged["worker_init_fn"] = self._start(self._epoch)
             exchanged["prefetch_factor"] = self._ahead or loader.prefetch_factor
         lives_on = self.is_persistent and self._epoch > 1
-        if self._has_own_base or (lives_on and not self.has_workers):
-            # Workers that live on had their seed drawn in epoch 1.
+        if self._has_own_base or (lives_on and not self.has_workers and not self._is_lasting_pipe):
+            # Workers that live on had their seed drawn in epoch 1. Those of a pipe get it by their plan.
             exchanged["generator"] = torch.Generator().manual_seed(self._base(self._epoch))
         own = {name: held[name] for name in exchanged if name in held}
         held.update(exchanged)

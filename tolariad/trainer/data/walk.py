@@ -127,6 +127,13 @@ def has_thread_of_the_user() -> bool:
     return False
 
 
+def threads_that_may_draw() -> int:
+    """Return how many threads there are, without those by which torch and Python pass items between processes."""
+    targets = ((attributes_of(thread) or {}).get("_target") for thread in threading.enumerate())
+    rooms = (str(getattr(target, "__module__", "")).partition(".")[0] for target in targets)
+    return sum(room not in ("multiprocessing", "torch") for room in rooms)
+
+
 def places_in(value: Any, path: str) -> Iterator[Place]:
     """Yield the places in one object. A generator, a tensor and an array have none."""
     if is_generator(value) or isinstance(value, (torch.Tensor, np.ndarray)):

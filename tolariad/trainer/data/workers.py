@@ -1,4 +1,4 @@
-"""What a worker of a loader does before its first batch.
+"""The start of a loader's worker, before its first batch.
 
 Promises: the user's `worker_init_fn` is called as torch calls it, and `get_worker_info().dataset` is the user's object.
 A signal to the trainer's process group reaches the trainer only. A worker ends with the trainer, whatever started it.
@@ -27,9 +27,10 @@ from tolariad.trainer.errors import SetupRefused
 
 
 class WorkerPlan(NamedTuple):
-    """What the workers of an epoch are told. `warms`: the index of an item to read first, which makes a generator.
+    """The plan for the workers of an epoch. `warms`: the index of an item that makes a generator; it is read first.
 
-    `turn`: the worker whose turn the first batch is. torch gives it to its first worker, also after a resume.
+    `turn`: the worker whose turn the first batch is. torch gives it to its first worker, also after a resume. `base`:
+    the seed of worker 0, if torch would draw another one after a resume; None: that which torch draws.
     """
 
     rng_seed: int
@@ -40,6 +41,7 @@ class WorkerPlan(NamedTuple):
     collate: Any
     warms: tuple[Any, ...] = ()
     turn: int = 0
+    base: int | None = None
 
 
 class WorkerStart:
@@ -57,7 +59,7 @@ class WorkerStart:
         leave_group()
         end_with_the_trainer()
         info: Any = get_worker_info()
-        worker = _as_in_turn(info, plan.turn)
+        worker = _as_in_turn(info, plan.turn, plan.base)
         if plan.user is not None:
             plan.user(worker)
         for index in plan.warms:
@@ -69,14 +71,14 @@ class WorkerStart:
         seeder.seed(iterator_seed(plan.rng_seed, plan.epoch, worker, plan.source))
 
 
-def _as_in_turn(info: Any, turn: int) -> int:
+def _as_in_turn(info: Any, turn: int, base: int | None) -> int:
     """Be the worker that reads these batches in an epoch without interruption, and return its number.
 
     torch deals batches out in turn, and begins with its first worker. An item may use the worker's number and seed.
     """
     worker: int = (info.id + turn) % info.num_workers
     # WorkerInfo lets nobody assign. Its seed is that of the loader plus the number.
-    object.__setattr__(info, "seed", info.seed - info.id + worker)
+    object.__setattr__(info, "seed", (info.seed - info.id if base is None else base) + worker)
     object.__setattr__(info, "id", worker)
     seed_host(info.seed)
     return worker

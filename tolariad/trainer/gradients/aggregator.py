@@ -39,8 +39,9 @@ Scale: TypeAlias = Callable[[torch.Tensor], torch.Tensor]
 class Aggregation:
     """The outcome of one backward pass for each loss.
 
-    `conflicts`: pairs of gradients in conflict, None if this pass did not check. `shared`: the number of parameters
-    that were compared. `dropped`: seeds that took no part because something of theirs was not finite.
+    * `dropped`: the seeds that took no part because their loss or gradient was not finite.
+    * `conflicts`: the number of pairs of gradients in conflict, None if this pass did not check.
+    * `shared`: the number of parameters that were compared.
     """
 
     host_loss: torch.Tensor
@@ -75,15 +76,18 @@ class Aggregation:
 class MultiSeedGradientAggregator:
     """Adds the gradients of a host's loss and of seeds' auxiliary losses to the parameters.
 
-    `conflict_threshold`: two gradients are in conflict if their cosine is below this, from -1 to 0. The source's -0.5
-    almost never happens; `conflicts.ANY_CONFLICT`, 0, is what the PCGrad paper does. `max_gradient_norm`: the host and
-    each seed are clipped to it on their own; 0: off. A host without seeds is never clipped. `stability_epsilon`:
-    relative to the product of two norms. `conflict_resolution_method`: `pcgrad`, `average`, `priority`, or
-    `torchjd:NAME`.
+    * `conflict_threshold`, from -1 to 0: two gradients are in conflict if their cosine is below this. The source's -0.5
+      almost never happens; `conflicts.ANY_CONFLICT`, 0, is what the PCGrad paper does.
+    * `max_gradient_norm`: the host and each seed are clipped to it on their own; 0: off. A host without seeds is never
+      clipped.
+    * `stability_epsilon`: a cosine must be below the threshold by more than this, so that rounding makes no conflict.
+    * `conflict_resolution_method`: `pcgrad`, `average`, `priority`, or `torchjd:NAME`.
+    * `every`: compare shared gradients in one step of `every`. A comparison costs a backward pass for each loss; the
+      steps between add the gradients up.
+    * `rng_seed`: decides the order of projections, together with the step.
+    * `stage_weights`: the weights of stages that differ from `WEIGHTS`, such as PROBATIONARY: 1.0 for fine-tuning.
 
-    `every`: compare shared gradients in one step of so many. It costs a backward pass for each loss; the steps between
-    add the gradients up. `rng_seed`: with the step it decides the order of projections. `stage_weights`: of stages
-    that differ from `WEIGHTS`, such as PROBATIONARY: 1.0 for fine-tuning. Source: 001, multi-seed aggregation.
+    Source: 001, multi-seed aggregation.
     """
 
     def __init__(
@@ -149,8 +153,10 @@ class MultiSeedGradientAggregator:
     ) -> Aggregation:
         """Add the gradients of all losses to the parameters, then clip the host and each seed.
 
-        `step`: of the run, from 1; without it the calls are counted. `owners`: the parameters of each seed, by seed_id;
-        without them, a seed owns the parameters that only its loss reaches. All others of `host_model` are the host's.
+        * `step`: the run's step, from 1; without it the calls are counted.
+        * `owners`: the parameters of each seed, by seed_id. Without them, a seed owns the parameters that only its loss
+          reaches. All other parameters of `host_model` are the host's.
+
         Raises ValueError, which names the seed, for a loss or number that cannot be used.
         """
         if not seed_losses:
@@ -180,7 +186,8 @@ class MultiSeedGradientAggregator:
     ) -> Aggregation:
         """Add the gradients of losses whose weights are known, without clipping.
 
-        `scale`: that of an fp16 run; the gradients are then scaled. `sharing`: who reaches what, if it is known.
+        `scale` scales a loss in an fp16 run; the gradients are then scaled. `sharing` says which losses reach which
+        leaves, if that is known already.
         """
         losses = [host_loss, *(seed.loss for seed in weighed.seeds)]
         firsts = [_first(loss, factor, scale) for loss, factor in zip(losses, _factors(weighed.seeds), strict=True)]
@@ -219,7 +226,7 @@ class MultiSeedGradientAggregator:
         weighed: Weighed,
         step: int,
     ) -> tuple[int, list[torch.Tensor]]:
-        """Return the number of conflicts, and each block's combined gradient. `bad`: losses that are not finite."""
+        """Return the number of conflicts, and each block's combined gradient. `bad`: the losses that are not finite."""
         generator = torch.Generator().manual_seed(derived_seed(self._rng_seed, "gradients", step))
         factors = _factors(weighed.seeds)
         total, combined = 0, []

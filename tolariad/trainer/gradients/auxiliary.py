@@ -58,9 +58,10 @@ class AuxiliaryLosses:
     def add_gradients(
         self, model: nn.Module, loss: torch.Tensor, batch: Any, parts: int, step: int
     ) -> dict[str, float]:
-        """Add the gradients of one micro-batch of `parts`: of the host's loss, and of the seeds' losses.
+        """Add the gradients of one micro-batch: those of the host's loss, and those of the seeds' losses.
 
-        Returns the telemetry; empty if the task gave no losses. Raises SetupRefused for losses that cannot be used.
+        `parts` is the number of micro-batches in a step. Returns the telemetry; empty if the task gave no losses.
+        Raises SetupRefused for losses that cannot be used.
         """
         with self._forward():
             returned = self._losses_of(model, batch)

@@ -28,8 +28,8 @@ def gradients_of(parameters: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 def norms_of(owners: Sequence[Sequence[torch.Tensor]]) -> torch.Tensor:
     """Return the norm of each owner's gradients before clipping, float64, on the device of the first gradient.
 
-    `owners`: from `gradients_of`. Squares of half-precision gradients are summed in single precision. Waits for no
-    device.
+    `owners` is a list of results of `gradients_of`. Squares of half-precision gradients are summed in single precision.
+    Waits for no device.
     """
     if all(gradient.is_cpu for of_one in owners for gradient in of_one):
         return torch.tensor([_norm_on_host(of_one) for of_one in owners], dtype=torch.float64)
@@ -50,7 +50,10 @@ def _norm_on_host(gradients: Sequence[torch.Tensor]) -> float:
 
 
 def clip(owners: Sequence[Sequence[torch.Tensor]], norms: torch.Tensor, limit: float) -> None:
-    """Scale the gradients of each owner whose norm exceeds `limit` down to it, in place. `norms`: from `norms_of`."""
+    """Scale the gradients of each owner whose norm exceeds `limit` down to it, in place.
+
+    `norms` holds the norms that `norms_of` returned for these owners.
+    """
     if not limit:
         return
     # On the host reading the norms costs nothing. On a device it would wait; a factor of 1 changes no bit.

@@ -36,8 +36,10 @@ class ConflictLimits(NamedTuple):
 class Compared(NamedTuple):
     """Gradients over the same parameters: row 0 is the host's if `has_host`.
 
-    `gram`: their inner products. `factors`: those that the gradients were multiplied by. `ranks`: the seeds' rows by
-    falling importance. `draw`: returns a random order of so many rows.
+    * `gram`: the inner products of the gradients.
+    * `factors`: the factors by which the gradients were multiplied.
+    * `ranks`: the seeds' rows by falling importance.
+    * `draw`: called with a number of rows, returns a random order of them.
     """
 
     gram: Matrix

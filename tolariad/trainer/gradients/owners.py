@@ -45,7 +45,10 @@ class SeedGradients:
         limit: float,
         clips_host: bool,
     ) -> None:
-        """`limit`: for the norm of each owner, 0: off. `clips_host`: in steps with auxiliary losses."""
+        """`limit`: the largest norm of each owner's gradients; 0: they are not clipped.
+
+        `clips_host`: whether the host's gradients are clipped too, in steps with auxiliary losses.
+        """
         self._garden, self._host, self._scaling, self.auxiliary = garden, host, scaling, auxiliary
         self._limit, self._clips_host = limit, clips_host
         self._in_flight: Transfer | None = None
@@ -55,7 +58,7 @@ class SeedGradients:
     def tend(self, norm: torch.Tensor | float = m.NOT_MEASURED) -> None:
         """Unscale, measure and clip the gradients of every seed on its own, and those of a host with seeds' losses.
 
-        `norm`: that of the host's gradients, if it was measured.
+        `norm` is the norm of the host's gradients, if it was measured.
         """
         # A rollback may have committed after the last call: nobody settled that step.
         self._in_flight = None

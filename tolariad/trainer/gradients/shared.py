@@ -37,7 +37,7 @@ class Sharing(NamedTuple):
 
 
 def sharing_of(leaves: Sequence[dict[int, torch.Tensor]]) -> Sharing:
-    """Return which losses reach which leaves. `leaves`: of each loss, by `id`."""
+    """Return which losses reach which leaves. `leaves` holds, for each loss, the leaves that it reaches, by `id`."""
     reached: dict[int, list[int]] = {}
     found: dict[int, torch.Tensor] = {}
     for number, of_loss in enumerate(leaves):
@@ -86,7 +86,8 @@ def sorted_groups(
 class Block:
     """The gradients of some losses for the parameters that they share.
 
-    `losses`: numbers of the losses, rising; a row each. `rows`: shape (losses, number of real values).
+    * `losses`: the numbers of the losses, rising. There is a row for each.
+    * `rows`: the gradients, of shape (losses, number of real values).
     """
 
     def __init__(self, losses: tuple[int, ...], leaves: list[torch.Tensor], dtype: torch.dtype) -> None:

@@ -42,7 +42,7 @@ class SeedGradientInfo:
 
 
 class Source(NamedTuple):
-    """A loss that takes part. `weight`: of its stage; `factor`: its gradient is multiplied by this."""
+    """A loss that takes part. `weight` is its stage's; its gradient is multiplied by `factor`."""
 
     name: str
     loss: torch.Tensor
@@ -77,11 +77,13 @@ def weigh(
     progress: tuple[int, int],
     weights: Mapping[int, float],
 ) -> Weighed:
-    """Return the seeds with a weight above 0 and a finite loss. `progress`: epoch and total epochs.
+    """Return the seeds with a weight above 0 and a finite loss.
 
-    `weights`: of the stages that differ from `tolariad.core.calc.seeds.stages.WEIGHTS`. Raises ValueError, which names
-    the seed, for a second entry of a seed, a size below 1, or a loss without a graph. It also does for an importance or
-    alpha out of range.
+    `progress` holds the epoch and the number of epochs. `weights` holds the weights of the stages that differ from
+    `tolariad.core.calc.seeds.stages.WEIGHTS`.
+
+    Raises ValueError, which names the seed, for a second entry of a seed, a size below 1, a loss without a graph, and
+    an importance or alpha out of range.
     """
     if not infos:
         return Weighed()

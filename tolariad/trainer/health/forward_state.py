@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_buffer_registration_hook
 
 from tolariad.trainer.checkpoints.tensors import same_bits
+from tolariad.trainer.process.released import at_end
 from tolariad.trainer.torch_private import lists, modules
 from tolariad.trainer.torch_private.tensors import UNKNOWN, version_of
 
@@ -130,7 +131,9 @@ class ForwardStateBackup:
         self._model = model
         self._slots: dict[tuple[nn.Module, str], _Slot] = {}
         self._registered = _Registered()
-        weakref.finalize(self, register_module_buffer_registration_hook(self._registered.note).remove)
+        handle = register_module_buffer_registration_hook(self._registered.note)
+        weakref.finalize(self, handle.remove)
+        at_end(handle.remove)
         self._cuda = device if device.type == "cuda" else None
         self._host_draws = self._device_draws = torch.empty(0, dtype=torch.uint8)
 

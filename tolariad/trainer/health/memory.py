@@ -104,9 +104,10 @@ def _trim() -> None:
 
 
 def memory_shares(model: nn.Module, owners: Sequence[Owner], device: torch.device, copies: int) -> dict[str, float]:
-    """Return the percentage of each component, by the names of the budgets. `copies`: bytes of buffers for checkpoints.
+    """Return the percentage of each component, by the names of the budgets.
 
-    Gradients count with their size during a step, even if there are none at the moment.
+    `copies` is the number of bytes in buffers for checkpoints. Gradients count with their size during a step, even if
+    there are none at the moment.
     """
     host = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     pool = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else host

@@ -60,7 +60,7 @@ def overlaps(quarantined: Sequence[m.Batches], at: Position, batches: int) -> bo
 
 
 class CheckResult(NamedTuple):
-    """The result of a check. `reason`: why no update is made, or None.
+    """The result of a check. `reason` is the reason to make no update, or None.
 
     `found` is the reason by the numbers of this computation. It differs only if a re-run diverges from the journal.
     """
@@ -76,9 +76,10 @@ _OVERFLOWN: Final = CheckResult(m.SkipReason.OVERFLOW, m.SkipReason.OVERFLOW)
 
 
 class Monitor:
-    """One run's detector. `skips`: an unhealthy step is skipped at once, if its numbers are known before the update.
+    """One run's detector.
 
-    `loss_unit`: for a loss that may be negative, the rise that justifies a rollback; None if the task gives none.
+    `skips`: an unhealthy step is skipped at once, because its numbers are known before the update. `loss_unit`: the
+    rise of a loss that may be negative that justifies a rollback; None if the task gives none.
     """
 
     def __init__(

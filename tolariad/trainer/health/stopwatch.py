@@ -72,7 +72,7 @@ def held_bytes(device: torch.device) -> int:
 
 
 class Staged(NamedTuple):
-    """The bytes of memory for copies of the state. `unshared`: those of them that `held_bytes` contains."""
+    """The bytes of memory for copies of the state. `unshared` is the part of them that `held_bytes` contains."""
 
     whole: int = 0
     unshared: int = 0

@@ -11,6 +11,7 @@ from numbers import Number
 from typing import Any, Final
 
 import torch
+from torch import nn
 
 from tolariad.trainer.errors import SetupRefused
 
@@ -29,8 +30,9 @@ _MEANS: Final = ("mean", torch.mean)
 class Log:
     """Takes logged values while the loop is at a place at which they are recorded.
 
-    `step`: the values of a training step. `batch`: those of a batch of the validation, as `evaluate` returns them.
-    `whole`: those that stand for the whole validation.
+    * `step`: the values of a training step.
+    * `batch`: the values of a batch of the validation, as `evaluate` returns them.
+    * `whole`: the values that stand for the whole validation.
     """
 
     def __init__(self) -> None:
@@ -40,7 +42,7 @@ class Log:
         self.whole: dict[str, Any] | None = None
         self._metrics: dict[str, Any] = {}
         self._lists: dict[str, tuple[Any, list[torch.Tensor]]] = {}
-        self._of_training: dict[int, Any] = {}
+        self._of_training: dict[str, Any] = {}
         self._said: set[tuple[str, str]] = set()
 
     def at(self, place: str, kind: str = "") -> dict[str, Any]:
@@ -88,7 +90,7 @@ class Log:
 
     def _of_step(self, name: str, metric: Any) -> Any:
         """Return a metric's value for this batch."""
-        self._of_training[id(metric)] = metric
+        self._of_training[name] = metric
         value = getattr(metric, "_forward_cache", None)
         if value is None:
             raise SetupRefused(
@@ -110,8 +112,43 @@ class Log:
         """Forget an earlier validation, which may have ended early."""
         self._metrics, self._lists = {}, {}
 
-    def end_epoch(self) -> None:
-        """Reset the metrics that were logged in training."""
+    def end_epoch(self, module: nn.Module) -> dict[str, float]:
+        """Return the metrics that were logged in training, each over the whole epoch, and reset them.
+
+        Without those that a resume in mid-epoch could not go on with: the mean of their steps stands for them.
+        """
+        found = {
+            name: metric.compute() for name, metric in self._of_training.items() if _path(module, metric) is not None
+        }
+        self._forget()
+        return {name: float(one) for name, one in found.items() if torch.as_tensor(one).numel() == 1}
+
+    def _forget(self) -> None:
         for metric in self._of_training.values():
             metric.reset()
         self._of_training = {}
+
+    def state(self, module: nn.Module) -> list[list[Any]]:
+        """Return what the metrics of training have taken in of the epoch so far: name, path in the module, values."""
+        return [
+            [name, path, metric.update_count, dict(metric.metric_state)]
+            for name, metric in self._of_training.items()
+            if (path := _path(module, metric)) is not None
+        ]
+
+    def load_state(self, module: nn.Module, state: list[list[Any]]) -> None:
+        """Restore what `state` returned."""
+        self._forget()
+        for name, path, count, values in state:
+            metric: Any = module.get_submodule(path)
+            # Without its count torchmetrics warns that there was no update.
+            for one, value in {**values, "_update_count": count}.items():
+                setattr(metric, one, value)
+            self._of_training[name] = metric
+
+
+def _path(module: nn.Module, metric: Any) -> str | None:
+    """Return the name of a metric of torchmetrics that is a part of the module; None if it is none."""
+    if not hasattr(metric, "metric_state"):
+        return None
+    return next((path for path, one in module.named_modules() if one is metric), None)

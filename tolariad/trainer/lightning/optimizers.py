@@ -159,7 +159,10 @@ def tabulate(configured: Configured, lengths: Lengths) -> Tables:
 
 
 def _advance(schedulers: Sequence[Stepped], step: int, lengths: Lengths) -> None:
-    """Step the schedulers that Lightning's trainer would step after update `step`: by the batch, then by the epoch."""
+    """Step the schedulers that Lightning's trainer would step after update `step`.
+
+    Schedulers that step by batch are stepped before those that step by epoch.
+    """
     epoch, within = divmod(step - 1, lengths.steps_per_epoch)
     # As Lightning does, count the batches of this epoch and not the updates of the run.
     batch = min((within + 1) * lengths.accumulate, lengths.batches or step * lengths.accumulate)

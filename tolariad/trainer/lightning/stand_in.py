@@ -32,7 +32,7 @@ _FIXED: Final[dict[str, Any]] = {
 class StandIn:
     """The stand-in for Lightning's Trainer. `current_epoch` counts from 0, `global_step` the updates made.
 
-    `num_training_batches`: those of an epoch; infinite if the data has no length.
+    `num_training_batches` is the number of batches in an epoch; infinite if the data has no length.
     """
 
     def __init__(self, *, max_epochs: int, accumulate: int, clip: tuple[float | None, str], datamodule: Any) -> None:

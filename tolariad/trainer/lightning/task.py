@@ -24,6 +24,7 @@ from tolariad.trainer.lightning.logged import LOSSES, Log
 from tolariad.trainer.lightning.making import Parts, made
 from tolariad.trainer.lightning.stand_in import StandIn
 from tolariad.trainer.lr.configured import NO_LENGTH, Horizon
+from tolariad.trainer.tasks.callbacks import OfEpochs
 
 if TYPE_CHECKING:
     from array import array
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 _SAVED: Final = (int, float, bool, str, type(None))
 
 
-class LightningTask:
+class LightningTask(OfEpochs):
     """The task of one module. `parts` finds its class, and that of its data module."""
 
     def __init__(self, parts: Parts, source_hash: str) -> None:
@@ -242,7 +243,7 @@ class LightningTask:
         self._unended = []
         self._trainer.move(validating=False)
         self._call("on_train_epoch_end")
-        self._log.end_epoch()
+        self.of_epoch = self._log.end_epoch(self._module)
         self._move_to(epoch, 0, self._step)
 
     def _move_to(self, epoch: int, batch: int, step: int) -> None:
@@ -297,6 +298,8 @@ class LightningTask:
         checkpoint: dict[str, Any] = {"epoch": self._epoch, "global_step": self._step}
         self._call("on_save_checkpoint", checkpoint)
         state = {"at": [self._epoch, self._batch, self._step], "checkpoint": checkpoint, "changed": self._changed()}
+        if metrics := self._log.state(self._module):
+            state["metrics"] = metrics
         if self._source is not self._module and "state_dict" in self._source_hooks:
             state["data"] = self._source.state_dict()
         return state
@@ -305,6 +308,7 @@ class LightningTask:
         """Restore what `state_dict` returned."""
         self._unended, self._validated = [], None
         self._move_to(*state["at"])
+        self._log.load_state(self._module, state.get("metrics", []))
         for name, value in {**self._built, **state["changed"]}.items():
             setattr(self._module, name, value)
         self._call("on_load_checkpoint", dict(state["checkpoint"]))

@@ -52,7 +52,7 @@ def one_for_each(optimizer: Optimizer, config: GroupConfig | Sequence[GroupConfi
 
 def missing_horizon(config: GroupConfig, steps_per_epoch: int | None, total_steps: int | None) -> Iterator[str]:
     """Yield notes for the user about lengths that the schedule needs and does not know."""
-    if steps_per_epoch is None and config.warmup_epochs:
+    if steps_per_epoch is None and config.warms_up_by_epochs:
         yield "steps_per_epoch is not known: an epoch of a warm-up counts as one step"
     if total_steps is None and config.policy in BY_LENGTH:
         yield f"total_steps is not known: {config.policy.value} holds its base rate after the warm-up"

@@ -88,6 +88,12 @@ class Audit:
             self._twin = None
             self._rates.watch_next_update(self._sampled.optimizer if self._sampled else None, self._capture)
 
+    def pass_over(self) -> None:
+        """Call between the two if the coming update is by a closure: its gradients are made within the step."""
+        if self._sampled is not None:
+            self._sampled = self._after = self._twin = None
+            self._rates.watch_next_update(None, self._capture)
+
     def after_update(self, step: int) -> None:
         """Call after update `step`: compare the update with the computed one."""
         if self._sampled is None or self._after is not None:

@@ -19,6 +19,7 @@ from tolariad.core.calc.learning_rate.schedule import (
 from tolariad.core.calc.learning_rate.tabulated import PACKED_MAX
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lr.controller import UnifiedLRController
+from tolariad.trainer.process.released import at_end
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -30,7 +31,8 @@ if TYPE_CHECKING:
 REST: Final = "default"
 NO_LENGTH: Final = (
     "the data does not tell how many batches an epoch has, and {} computed from that. Give the loader a __len__, set "
-    "stop.steps, or train at constant rates: learning_rate: {{policy: constant, warmup_epochs: 0}}"
+    "stop.steps, count a warm-up in steps (learning_rate.warmup_steps), or train at constant rates: learning_rate: "
+    "{{policy: constant, warmup_epochs: 0}}"
 )
 _log: Final = logging.getLogger(__name__)
 
@@ -80,6 +82,7 @@ def controller_for(
     controller = UnifiedLRController(
         settings, steps_per_epoch=drawn_for.steps_per_epoch, total_steps=drawn_for.total_steps
     )
+    at_end(controller.release)
     try:
         for owner, groups in owned.items():
             prefix = owner if len(owned) > 1 else ""
@@ -106,7 +109,7 @@ def _refuse_without_length(configs: Sequence[GroupConfig]) -> None:
     for config in configs:
         if config.policy in BY_LENGTH or config.policy is LRPolicy.STEP:
             raise SetupRefused(NO_LENGTH.format(f"learning_rate.policy {config.policy.value} is"))
-        if config.warmup_epochs:
+        if config.warms_up_by_epochs:
             raise SetupRefused(NO_LENGTH.format(f"a warm-up is (learning_rate.warmup_epochs {config.warmup_epochs})"))
 
 
@@ -159,6 +162,8 @@ def _config(name: str, general: LearningRate, origin: OptimizerGroup | None) -> 
     values = {field: value for field, value in asdict(general).items() if field in GroupConfig.__struct_fields__}
     given = asdict(origin) if origin is not None else {}
     values |= {field: given[field] for field in values if given.get(field) is not None}
+    if given.get("warmup_epochs") is not None and given.get("warmup_steps") is None:
+        values["warmup_steps"] = None
     plateau = PlateauRule(**{field: getattr(general, f"plateau_{field}") for field in PlateauRule.__struct_fields__})
     rule = CurveRule(**{field: getattr(general, field) for field in CurveRule.__struct_fields__})
     policy = policy_named(values["policy"])

@@ -52,11 +52,12 @@ class Mark(NamedTuple):
 class UnifiedLRController(Integrity):
     """Controls the rates of every group of every registered optimizer.
 
-    `tolaria_config`: Settings, or a mapping as in a configuration file. `steps_per_epoch` and `total_steps`: lengths
-    that schedules need. Without the first, an epoch counts as one step; without the second, a decay never begins. A
-    warning in the log says so once. `on_violation` is called for every change by other code.
-    `enable_runtime_guards=False` (or the configuration's key): rates are still written before every step, but nothing
-    is compared, counted or reported.
+    * `tolaria_config`: Settings, or a mapping as in a configuration file.
+    * `enable_runtime_guards`: False (or the configuration's key): rates are still written before every step, but
+      nothing is compared, counted or reported.
+    * `steps_per_epoch`, `total_steps`: the lengths that schedules need. Without the first, an epoch counts as one step;
+      without the second, a decay never begins. A warning in the log says so once.
+    * `on_violation`: called for every change by other code.
     """
 
     def __init__(

@@ -26,7 +26,12 @@ UNKNOWN_GROUP: Final = ""
 
 
 class Violation(NamedTuple):
-    """`group`: empty if it is not registered. `found`: None if no number. `where`: a line of code, or empty."""
+    """A rate that was changed, or an optimizer that stepped, outside the controller.
+
+    * `group`: the group's name; "" if the group is not registered.
+    * `found`: the rate that was found; None if it is no number.
+    * `where`: the line of code that did it; "" if it is unknown.
+    """
 
     group: str
     expected: float | None
@@ -46,9 +51,13 @@ Tell = Callable[[Violation], None]
 
 
 class Guard:
-    """`row`: the rates in force, one for each group. `ids`: the groups' names. `compares`: report differences.
+    """Lets an optimizer step only with the rates that the controller has set.
 
-    `stepped`: whether the optimizer has stepped since `forget_step`. `frozen`: parameters whose gradients are dropped.
+    * `row`: the rates in force, one for each group.
+    * `ids`: the groups' names.
+    * `compares`: whether a rate that differs from `row` is reported.
+    * `stepped`: whether the optimizer has stepped since `forget_step`.
+    * `frozen`: parameters whose gradients are dropped.
     """
 
     def __init__(self, optimizer: Optimizer, ids: list[str], tell: Tell, *, compares: bool, stepped: bool) -> None:
@@ -144,7 +153,7 @@ class Guard:
         """Correct groups and rates; report and return the violations."""
         # Collect first: correcting the groups destroys the evidence. Report last: a callback may raise, and by then the
         # rates must be right.
-        found = [one._replace(where=where) for one in self._violations()] if self._compares else []
+        found = [one._replace(where=where) for one in self.violations()] if self._compares else []
         self.put_back()
         for violation in found:
             self._tell(violation)
@@ -157,7 +166,8 @@ class Guard:
             return []
         return [group if isinstance(group, dict) else {} for group in groups]
 
-    def _violations(self) -> Iterator[Violation]:
+    def violations(self) -> Iterator[Violation]:
+        """Yield what other code has changed, without correcting it."""
         groups = self._found()
         known = {id(group) for group in self.groups}
         # Unknown groups in equal number replaced registered ones: the loop below names them by their places.

@@ -51,12 +51,14 @@ class RateHandler:
     def tell_groups(self, before_step: int) -> None:
         """Report the controller's groups, which act from update `before_step` on."""
         self._groups = self._rates.names
-        self._reporter.report(m.RateGroupsReport(applied_before_step=before_step, groups=self._rates.groups))
+        self._reporter.report(
+            m.Told(event=m.LrGroupsChanged(applied_before_step=before_step, groups=self._rates.groups))
+        )
 
     def audit_differed(self, step: int, parameter: str, what: str) -> None:
         """Report a difference that the audit found, unless steps are re-run."""
         if not self._progress.rerunning:
-            self._reporter.report(m.AuditReport(step=step, parameter=parameter, what=what))
+            self._reporter.report(m.Told(event=m.AuditDiffered(step=step, parameter=parameter, what=what)))
 
     def _tell(self, violation: Violation) -> None:
         if self._progress.rerunning:
@@ -73,13 +75,15 @@ class RateHandler:
         if number > TOLD_SINGLY_MAX and number % TOLD_SINGLY_MAX:
             return
         self._reporter.report(
-            m.RateViolationReport(
-                step=self._rates.global_step + 1,
-                group=violation.group,
-                what=violation.what,
-                expected=violation.expected,
-                found=violation.found,
-                where=violation.where,
-                count=1 if number <= TOLD_SINGLY_MAX else TOLD_SINGLY_MAX,
+            m.Told(
+                event=m.LrViolationDetected(
+                    step=self._rates.global_step + 1,
+                    group=violation.group,
+                    what=violation.what,
+                    expected=violation.expected,
+                    found=violation.found,
+                    where=violation.where,
+                    count=1 if number <= TOLD_SINGLY_MAX else TOLD_SINGLY_MAX,
+                )
             )
         )

@@ -38,10 +38,21 @@ class Integrity:
         self.violations = 0
         self._every: tuple[ManagedOptimizer, ...] = ()
         self._clean_epoch = True
-        _controllers[next(_numbers)] = self
+        self._number = next(_numbers)
+        _controllers[self._number] = self
         # One global hook for all controllers: it costs every optimizer of the process a call per step.
         if _before_any_step not in BEFORE_ANY_STEP.values():
             register_optimizer_step_pre_hook(_before_any_step)
+
+    def release(self) -> None:
+        """Let go of every optimizer, for good: other code may train the parameters, at rates of its own."""
+        for held in self._every:
+            held.guard.release()
+        self.on_violation = self.on_rebuild = None
+        _controllers.pop(self._number, None)
+        if not _controllers:
+            for number in [number for number, hook in BEFORE_ANY_STEP.items() if hook is _before_any_step]:
+                del BEFORE_ANY_STEP[number]
 
     def verify(self, strict: bool = False, *, where: str = "") -> bool:  # noqa: FBT001, FBT002 - the interface's
         """Return whether every rate is right; correct and report wrong ones. `strict`: raise LRIntegrityError."""
@@ -55,6 +66,12 @@ class Integrity:
         """Return whether every rate is right, without correcting any."""
         return all(held.guard.is_clean() for held in self._every)
 
+    def other_rate(self) -> Violation | None:
+        """Return a rate that other code has written since the last update, without correcting it; None without one."""
+        held = [one.guard for one in self._every if not one.guard.is_clean()]
+        found = (one for guard in held for one in guard.violations())
+        return next((one for one in found if None not in (one.expected, one.found) and one.expected != one.found), None)
+
     def tell_schedulers(self) -> None:
         """Report torch's LR schedulers that were stepped, although no rate may have changed yet."""
         # A scheduler may be stepped while its rate equals ours, in warm-up for example: the user should hear of it now.
@@ -66,6 +83,8 @@ class Integrity:
         """Raise LRIntegrityError if an unregistered optimizer holds a registered parameter, before it steps."""
         # Raise here, in the hook: after the step its changes could not be told from those of the registered optimizer.
         # It would step at rates of its own. Setting them to 0 is not enough: Rprop moves at rate 0.
+        if any(_is_around(one.guard.optimizer, optimizer) for one in self._every):
+            return  # a part of the registered one, whose step calls it: its groups have the registered rates
         if self._has_any_of(optimizer):
             what = f"a second optimizer ({type(optimizer).__name__}) tried to step on parameters of a registered one"
             violation = Violation(UNKNOWN_GROUP, None, None, what, source_lines.of_caller())
@@ -135,6 +154,13 @@ def controlling(held: Optimizer | nn.Module) -> Integrity | None:
     """Return the newest controller of the rates of this optimizer, or of the model's parameters; or None."""
     newest_first = (one for _, one in sorted(_controllers.items(), key=lambda item: -item[0]))
     return next((controller for controller in newest_first if controller.holds(held)), None)
+
+
+def _is_around(outer: Optimizer, inner: Optimizer) -> bool:
+    """Return whether `outer` has `inner` as an attribute, and both have the same groups, as the same objects."""
+    if not any(held is inner for held in vars(outer).values()):
+        return False
+    return [*map(id, inner.param_groups)] == [*map(id, outer.param_groups)]
 
 
 def _before_any_step(optimizer: Optimizer, _: Any, __: Any) -> None:

@@ -51,6 +51,18 @@ def of_call(method: str, codes: Iterable[CodeType], *, near: str) -> str:
     return ""
 
 
+def of_assignment(key: str, codes: Iterable[CodeType]) -> str:
+    """Return the line of the first assignment to an item `key` in one of `codes`."""
+    for code in codes:
+        line, before = 0, ""
+        for one in dis.get_instructions(code):
+            line = one.starts_line or line
+            if one.opname == "STORE_SUBSCR" and before == key:
+                return _place(code.co_filename, line, code.co_name)
+            before = str(one.argval)
+    return ""
+
+
 def of_caller() -> str:
     """Return the innermost line of the stack that is user code."""
     for frame, line in traceback.walk_stack(None):

@@ -1,12 +1,14 @@
 """Optimizers by name, with their parameter groups.
 
-Promises: every parameter that needs a gradient is in exactly one group. A pattern that matches nothing, and an argument
-that the optimizer does not have, are refused before training.
+Promises: every parameter that needs a gradient is in exactly one group. Frozen ones are in the groups of the
+configuration too: without a gradient nothing moves them, until the program unfreezes them. A pattern that matches
+nothing, and an argument that the optimizer does not have, are refused before training.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import gc
 import re
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -18,6 +20,7 @@ from tolariad.core.calc.settings.rules import optimizer_arguments, rates_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optim.owners import HOST
+from tolariad.trainer.tasks.given import model_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,6 +40,9 @@ CLASSES: Final[dict[str, Callable[..., torch.optim.Optimizer]]] = {
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
 }
+
+# Options that leave the arithmetic as it is on paper, and change its bits.
+_IMPLEMENTATIONS: Final = ("fused", "foreach", "capturable", "differentiable")
 
 
 class Groups(NamedTuple):
@@ -61,8 +67,8 @@ def build_optimizer(task: Any, model: nn.Module, settings: Settings) -> Groups:
         optimizer = _made(settings.optimizer, settings.learning_rate, parameters, "optimizer")
         groups = Groups(optimizer, (None,) * len(optimizer.param_groups))
     else:
-        groups = _grouped(_trained(model), settings.optimizer, settings.learning_rate, "optimizer")
-    _check_cover(model, {HOST: groups.optimizer})
+        groups = _grouped(dict(model.named_parameters()), settings.optimizer, settings.learning_rate, "optimizer")
+    _check_cover(task, model, {HOST: groups.optimizer})
     return groups
 
 
@@ -87,8 +93,24 @@ def build_optimizers(task: Any, model: nn.Module, settings: Settings) -> dict[st
         raise SetupRefused(f"the task's optimizers(model) gave {found!r}, not a dict of optimizers by name")
     _check_names(found, "optimizers(model)")
     owned = {name: _own(optimizer, f"optimizers(model)[{name!r}]") for name, optimizer in found.items()}
-    _check_cover(model, {name: groups.optimizer for name, groups in owned.items()})
+    _check_cover(task, model, {name: groups.optimizer for name, groups in owned.items()})
     return owned
+
+
+def implementations(owned: Mapping[str, Groups]) -> str:
+    """Return kind and implementation of each optimizer that the task or the program made."""
+    made = [(name, groups.optimizer) for name, groups in owned.items() if groups.rates is None]
+    return "; ".join(f"{name}: {_implementation(optimizer)}" for name, optimizer in made)
+
+
+def _implementation(optimizer: torch.optim.Optimizer) -> str:
+    kind = f"{type(optimizer).__module__}.{type(optimizer).__qualname__}"
+    chosen = [
+        f"{name}={'/'.join(dict.fromkeys(str(group.get(name)) for group in optimizer.param_groups))}"
+        for name in _IMPLEMENTATIONS
+        if any(group.get(name) is not None for group in optimizer.param_groups)
+    ]
+    return f"{kind}({', '.join(chosen)})"
 
 
 def _of_parts(task: Any, model: nn.Module, settings: Settings) -> dict[str, Groups]:
@@ -98,7 +120,7 @@ def _of_parts(task: Any, model: nn.Module, settings: Settings) -> dict[str, Grou
             raise SetupRefused(f"both the configuration's `optimizers` and the task's {other}(model, cfg) exist")
     _check_names(settings.optimizers, "optimizers")
     _check_trains(model)
-    trained, part_of, owned = _trained(model), dict[str, str](), {}
+    trained, part_of, owned = dict(model.named_parameters()), dict[str, str](), {}
     for part, options in settings.optimizers.items():
         names = _names_in(part, options, trained, model)
         for name in names:
@@ -108,7 +130,7 @@ def _of_parts(task: Any, model: nn.Module, settings: Settings) -> dict[str, Grou
                 )
         here = {name: trained[name] for name in names}
         owned[part] = _grouped(here, options, rates_of(settings, options), f"optimizers.{part}")
-    if left := [name for name in trained if name not in part_of]:
+    if left := [name for name, one in trained.items() if one.requires_grad and name not in part_of]:
         raise SetupRefused(
             f"none of `optimizers` ({', '.join(owned)}) has {_shown(left)}; add a part or a pattern for them, or "
             "freeze them (requires_grad_(False))"
@@ -143,10 +165,6 @@ def _shown(names: list[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if names[5:] else "")
 
 
-def _trained(model: nn.Module) -> dict[str, nn.Parameter]:
-    return {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
-
-
 def _check_trains(model: nn.Module) -> None:
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise SetupRefused("the model has no parameter that needs a gradient; there is nothing to train")
@@ -155,8 +173,6 @@ def _check_trains(model: nn.Module) -> None:
 def _own(optimizer: Any, where: str = "optimizer(model, cfg)") -> Groups:
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SetupRefused(f"the task's {where} must return a torch Optimizer, not a {type(optimizer).__name__}")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise SetupRefused("LBFGS evaluates the loss several times a step through a closure; choose another optimizer")
     return Groups(optimizer, (None,) * len(optimizer.param_groups))
 
 
@@ -190,7 +206,7 @@ def _made(options: Optimizer, rates: LearningRate, parameters: list[Any], where:
         raise SetupRefused(f"{where}: {options.name} refuses its arguments: {error}") from error
 
 
-def _check_cover(model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) -> None:
+def _check_cover(task: Any, model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) -> None:
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     every = [
         (owner, index, parameter)
@@ -214,6 +230,21 @@ def _check_cover(model: nn.Module, owners: Mapping[str, torch.optim.Optimizer]) 
         if id(parameter) not in names:
             which = "the optimizer" if len(owners) == 1 else f"optimizer {owner}"
             raise SetupRefused(
-                f"group {index} of {which} holds a parameter of shape {tuple(parameter.shape)} that is not the "
-                "model's. No checkpoint would contain it. Make it a part of the module that model(cfg) returns"
+                f"group {index} of {which} holds {_foreign(parameter)}, which is not the model's. No checkpoint would "
+                f"contain it. Make it a part of {model_of(task)}: nn.ModuleList([model, loss]), for example, or "
+                "model.loss = loss"
             )
+
+
+def _foreign(parameter: torch.Tensor) -> str:
+    """Return the words for a parameter that the model does not have: its longest name in a module, and its shape."""
+    modules = [one for one in gc.get_objects() if issubclass(type(one), torch.nn.Module)]
+    names = [
+        (name, type(module).__name__)
+        for module in modules
+        for name, found in module.named_parameters(remove_duplicate=False)
+        if found is parameter
+    ]
+    shape = f"shape {tuple(parameter.shape)}"
+    name, kind = max(names, key=lambda one: len(one[0]), default=("", ""))
+    return f"{name} of a {kind} ({shape})" if name else f"a parameter of {shape}"

@@ -43,9 +43,11 @@ class Replacement:
 
 @dataclass(frozen=True)
 class Plan:
-    """A prepared rebuild. `groups`: for each group of the old optimizer its replacements, in order.
+    """A prepared rebuild.
 
-    `unknown`: entries of the state that the table of kinds does not have. They are not carried over.
+    * `groups`: for each group of the old optimizer its replacements, in order.
+    * `added`, `dropped`: the parameters that are new, and the names of those that went.
+    * `unknown`: entries of the state that the table of kinds does not have. They are not carried over.
     """
 
     groups: list[list[Replacement]]

@@ -24,10 +24,12 @@ _Kind = TypeVar("_Kind", bound="m.AnyBoundaryOrder")
 class ActedOrders:
     """The boundary orders that the live state contains: kept with every checkpoint and snapshot, and restored with it.
 
-    `count`: how many there are; a script's orders are numbered like this. It is a part of the state. The keys are
-    numbers of this journal, in which two equal states may differ. So they lie in the manifest, or in the table of a
-    snapshot's slot. The newest WAITING_MAX keys are kept. These are enough: the daemon sends an order again only while
-    it does not know that the order has ended. Such orders are the newest that were answered here.
+    `count` is the number of these orders. It is a part of the state, and a script's orders are numbered by it.
+
+    The keys are event numbers of this journal. Two equal states may differ in them, so they are stored outside the
+    state: in the manifest, or in the table of a snapshot's slot. Only the newest WAITING_MAX keys are kept. These are
+    enough: the daemon sends an order again only while it does not know that the order has ended, and such orders are
+    the newest.
     """
 
     def __init__(self) -> None:

@@ -104,6 +104,7 @@ def environment(
     task_hash: str,
     config_hash: str,
     data: tuple[m.DataPrint, ...],
+    optimizers: str = "",
 ) -> m.Environment:
     """Return the execution context of this process."""
     on_gpu = device.type == "cuda"
@@ -123,6 +124,7 @@ def environment(
         cuda=(torch.version.cuda or "") if on_gpu else "",
         gpu=torch.cuda.get_device_name(device) if on_gpu else "",
         data=data,
+        optimizers=optimizers,
     )
 
 

@@ -7,12 +7,10 @@ user's program.
 
 from __future__ import annotations
 
-import sysconfig
 import time
 import traceback
 from collections.abc import Callable, Generator
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from tolariad.channel import Activity
@@ -20,9 +18,12 @@ from tolariad.core import messages as m
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import SetupRefused, TaskRaised, ToldToExit
+from tolariad.trainer.process.own_frames import is_own, shown
 from tolariad.trainer.torch_private import light_start
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.loop import Trainer
 
@@ -33,11 +34,6 @@ _LEFT: Final = "The program left its loop before the end of the run: by break, r
 _TEXT_CHARS: Final = 16_000
 _SHORT_CHARS: Final = 1_000
 _FLUSH_S: Final = 5.0
-# Where the code of others lies, as beginnings of file names.
-_FOREIGN: Final = (
-    *(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "purelib", "platlib")),
-    f"{Path(__file__).parents[2]}/",
-)
 # Errors in the task's code: if they are raised while the task is built, a restart would raise them again. Errors of
 # memory, disk and device are not among them.
 _MISTAKES: Final = (
@@ -122,13 +118,13 @@ def steps_through(
         flush(channel)
         raise
     except TaskRaised as refused:
-        text = told("".join(traceback.format_exception(refused.__cause__))[-_TEXT_CHARS:])
+        text = told(shown(refused.__cause__ or refused)[-_TEXT_CHARS:])
         report = m.SetupRefusedReport(why=told(str(refused)), traceback=text)
         ending = Ending(End.REFUSED, refused, text)
     except (SetupRefused, ConfigError) as refused:
         report, ending = m.SetupRefusedReport(why=told(str(refused))), Ending(End.REFUSED, refused)
     except Exception as error:  # noqa: BLE001 - any exception of a task is reported and ends this trainer
-        text = told(traceback.format_exc()[-_TEXT_CHARS:])
+        text = told(shown(error)[-_TEXT_CHARS:])
         if trainer is None and isinstance(error, _MISTAKES):
             why = told(f"the task raises {type(error).__name__}: {error}")
             report, ending = m.SetupRefusedReport(why=why, traceback=text), Ending(End.REFUSED, error, text)
@@ -144,7 +140,7 @@ def _raised(error: Exception, step: int, text: str) -> m.ExceptionReport:
     """Return the report of an exception after `step`, with what makes it recognisable."""
     frames = traceback.extract_tb(error.__traceback__)
     # The task's own line says more than one of torch or of this package, which many mistakes share.
-    own = [frame for frame in frames if not frame.filename.startswith(("<", *_FOREIGN))]
+    own = [frame for frame in frames if is_own(frame)]
     place = next(iter(reversed(own or frames)), None)
     return m.ExceptionReport(
         step=step,

@@ -45,7 +45,7 @@ def lock_run(run_dir: Path, each: Callable[[], None]) -> int:
 
 
 def dump_stacks_on_request(run_dir: Path) -> None:
-    """On the signal STACKS, write every thread's stack to `<run>/logs/trainer.stacks`, even amid a hanging C call."""
+    """On the signal STACKS, write every thread's stack to `<run>/logs/trainer.stacks`, even during a hanging C call."""
     run_files.make_folder(run_dir, "logs")
     descriptor = run_files.open_file(run_dir, "logs/trainer.stacks", os.O_WRONLY | os.O_CREAT)
     os.ftruncate(descriptor, 0)

@@ -21,8 +21,10 @@ from tolariad.trainer.pruning.units import PruningRefused, Role, TensorSlice, Un
 class Activity:
     """Sums over all values of a group's units, as the layer after them reads them. Tensors are float64 on the CPU.
 
-    `count`: values of each unit. `active` (n): how many of them are above the threshold. `total` (n): of the values.
-    `products` (n, n): of the products of each pair of units.
+    * `count`: the number of values of each unit.
+    * `active` (n): for each unit, the number of values above the threshold.
+    * `total` (n): for each unit, the sum of its values.
+    * `products` (n, n): for each pair of units, the sum of the products of their values.
     """
 
     count: int
@@ -93,7 +95,8 @@ def activities(
 def redundant(cosines: Tensor, scores: Sequence[float], threshold: float) -> tuple[int, ...]:
     """Return the units that are redundant beside a more important one, ascending. The best of them is kept.
 
-    `cosines`: of each pair. `scores`: the importance of each unit; of equal ones the first is kept.
+    `cosines` is the matrix of cosines between units. `scores` holds the importance of each unit; of equal ones the
+    first is kept.
     """
     order = sorted(range(len(scores)), key=lambda unit: (-scores[unit], unit))
     kept: list[int] = []

@@ -47,7 +47,12 @@ Sides = dict[Side, dict[int, int]]
 
 
 class Dependents(NamedTuple):
-    """What depends on a layer's outputs. `width`: the number of units. `why`: why none may go, as a clause; "": not."""
+    """The dependents of a layer's outputs.
+
+    * `sides`: the sides of modules, and for each of their indices the unit that it belongs to.
+    * `width`: the number of units.
+    * `why`: the reason why no unit may be pruned, as a clause; "" if they may.
+    """
 
     sides: Sides
     width: int

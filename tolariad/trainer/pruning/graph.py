@@ -180,7 +180,7 @@ def _tied(slices: Mapping[tuple[str, int], Mapping[str, TensorSlice]], names: _N
 
 
 class _Checks:
-    """What a group must fulfil beside the others."""
+    """Checks of a group that depend on the other groups."""
 
     def __init__(self, model: nn.Module, trial: Trial, protected: Collection[str], heads: Sequence[UnitGroup]) -> None:
         self._parameters = {name: one for name, one in model.named_parameters() if has_values(one)}

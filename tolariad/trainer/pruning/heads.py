@@ -45,9 +45,12 @@ class _Part(NamedTuple):
 
 
 class _Layout(NamedTuple):
-    """An attention layer. `name`: of the part that holds its rows, relative to the layer; "" for the layer itself.
+    """An attention layer.
 
-    `heads`: of queries. Several of them may share a head of keys and values: then `units` are fewer.
+    * `name`: the part that holds the layer's rows, by its name within the layer; "" for the layer itself.
+    * `heads`: the number of query heads.
+    * `units`: the number of units that can be pruned; fewer than `heads` if several query heads share one of keys and
+      values.
     """
 
     name: str

@@ -33,7 +33,10 @@ Scores = dict[str, tuple[float, ...]]
 class Sensitivity(Struct, frozen=True):
     """Sums over batches of the loss's derivative by each unit of a group: how it changes as the unit grows from 0.
 
-    `count`: batches. `samples`: in all batches. `total`, `squares`: of the derivative, for each unit.
+    * `count`: the number of batches.
+    * `samples`: the number of samples in all batches.
+    * `total`: for each unit, the sum of the derivative.
+    * `squares`: for each unit, the sum of the derivative's square.
     """
 
     count: int

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
 
 
 class ParameterMask(Struct, frozen=True):
-    """The masked coordinates of one parameter: whole rows, columns, ... `dims`: by dimension its indices, ascending."""
+    """The masked coordinates of one parameter: whole rows, columns, ...
+
+    `dims` holds the masked indices of each dimension, ascending.
+    """
 
     path: str
     shape: tuple[int, ...]
@@ -44,7 +47,7 @@ class ParameterMask(Struct, frozen=True):
 
 
 class MaskSet(Struct, frozen=True):
-    """All masks of a model, by path. `units`: what they mask, by name of the group; compaction removes these."""
+    """All masks of a model. `units`: the masked units of each group, by its name; compaction removes these."""
 
     masks: tuple[ParameterMask, ...] = ()
     units: dict[str, tuple[int, ...]] = {}

@@ -53,7 +53,10 @@ def linear_sides(module: nn.Module) -> tuple[int, int] | None:
 
 
 def opaque_kind(module: nn.Module, output: Any) -> str:
-    """Return why a module's inside is not followed by the graph, as a clause; "" if it is. `output`: of its call."""
+    """Return why a module's inside is not followed by the graph, as a clause; "" if it is.
+
+    `output` is what a call of the module returned.
+    """
     if isinstance(module, _OPAQUE):
         return _why_refused(module)
     # The graph's tracing wants a tensor of the layers that it knows.

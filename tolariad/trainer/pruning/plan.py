@@ -29,9 +29,11 @@ _NumberedDims = tuple[tuple[str, int, int], ...]
 
 
 class _Written(Struct, frozen=True, kw_only=True):
-    """A plan as it is written. `sets`: each set of indices once, as first index and length of every run.
+    """A plan as it is written.
 
-    Places are (name, dimension, number of the set). `fixed`: as (group, why).
+    * `sets`: each set of indices once, as first index and length of every run.
+    * `parameters`, `buffers`, `norms`: places, as (name, dimension, number of the set).
+    * `fixed`: pairs of a group and the reason why its units can be masked but not removed.
     """
 
     structure: str
@@ -53,8 +55,10 @@ _decoder: Final = msgspec.json.Decoder(_Written)
 class Plan(Struct, frozen=True, kw_only=True, dict=True):
     """The parts of the model that go with `units`, which are indices by name of their group, in the model as it was.
 
-    `structure`: `structure_of` that model. `shapes`: of each parameter that is masked. `fixed`: by group, why its units
-    can be masked but not removed. `inputs`: the model's inputs, as `described` returns them.
+    * `structure`: the value of `structure_of` for that model.
+    * `shapes`: the shape of each parameter that is masked.
+    * `fixed`: for a group whose units can be masked but not removed, the reason.
+    * `inputs`: the model's inputs, as `described` returns them.
     """
 
     structure: str

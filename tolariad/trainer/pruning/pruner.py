@@ -61,9 +61,12 @@ class _Standing(NamedTuple):
 
 
 class Pruner:
-    """Belongs to one built run. `active`: units are masked. `watches`: `saw` wants to see every step.
+    """The masks of one built run.
 
-    `masked`: the masks in force, the oldest first. `displaced`: the numbers that the newest of them set to 0.
+    * `active`: whether units are masked.
+    * `watches`: whether `saw` must be called in every step.
+    * `masked`: the masks in force, the oldest first.
+    * `displaced`: the numbers that the newest of them set to 0.
     """
 
     def __init__(

@@ -18,7 +18,11 @@ Levels = Sequence[tuple[float, int]]
 
 
 class Quality(NamedTuple):
-    """An accuracy, or for a task without one 1 - the relative rise of its loss. `spread`: its standard error."""
+    """How good a model is.
+
+    `accuracy` is its accuracy or, for a task without one, 1 - the relative rise of its loss. `spread` is the standard
+    error of that.
+    """
 
     accuracy: float
     spread: float
@@ -30,7 +34,10 @@ def metric_of(means: Mapping[str, float]) -> str:
 
 
 def quality_of(metric: str, levels: Levels, before: Levels) -> Quality:
-    """Return the quality of a model with these levels. `before`: those of the model that it is compared with."""
+    """Return the quality of a model with these levels.
+
+    `before` holds the levels of the model with which it is compared.
+    """
     mean = mean_of(levels)
     spread = statistics.stdev([one for one, _ in levels]) / math.sqrt(len(levels)) if len(levels) > 1 else 0.0
     if metric == "accuracy":

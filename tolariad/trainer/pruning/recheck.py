@@ -67,7 +67,7 @@ def _evaluated(setup: Setup, coordinates: Coordinates, beat: Callable[[], None])
         nonlocal metric
         found = [validate(setup, beat, only=one) for one in slices]
         metric = metric or (metric_of(found[0].means) if found else "")
-        return [(one.means.get(metric, math.nan), one.samples) for one in found]
+        return [(one.means.get(metric, math.nan), one.weight) for one in found]
 
     before = levels()
     if not metric:

@@ -40,8 +40,9 @@ class _Way(Enum):
 class Trial(NamedTuple):
     """A copy that runs, and what its run has shown.
 
-    `opaque`: by name, modules whose inside is not followed, each with the reason as a clause. `used`: names of the
-    parameters that the outputs depend on. `idle`: names of modules with weights that were not called.
+    * `opaque`: the modules whose inside is not followed, by name, each with the reason as a clause.
+    * `used`: names of the parameters that the outputs depend on.
+    * `idle`: names of modules with weights that were not called.
     """
 
     model: nn.Module

@@ -47,7 +47,10 @@ class Role(Enum):
 
 
 class TensorSlice(Struct, frozen=True):
-    """Where the units of a group lie in one dimension of one tensor. `units`: for each unit its indices."""
+    """Where the units of a group lie in one dimension of one tensor.
+
+    `units` holds, for each unit, its indices in this dimension.
+    """
 
     path: str
     dim: int
@@ -58,11 +61,14 @@ class TensorSlice(Struct, frozen=True):
 class UnitGroup(Struct, frozen=True, kw_only=True):
     """Units that are pruned one by one, each in all of its tensors at once.
 
-    `name`: the module that produces them, the first in the model's order. `channels`: of this module in one unit.
-    `slices`: parameters; tied parameters once, under their first name. `buffers`: running statistics. `norms`: the
-    normalising modules that the channels pass; `path` names the module. `module`: of heads, the attention module, and
-    `attributes` its attributes that count heads or their channels. `fixed`: why the units can be masked but not
-    removed, as a clause; "" if they can.
+    * `name`: the module that produces them, the first in the model's order.
+    * `channels`: the number of this module's channels in one unit.
+    * `slices`: the places of the units in parameters; a tied parameter occurs once, under its first name.
+    * `buffers`: their places in buffers, which are running statistics.
+    * `norms`: their places in normalising modules that the channels pass; `path` names the module.
+    * `module`: the attention module, if the units are heads.
+    * `attributes`: the attributes of that module that count heads or their channels.
+    * `fixed`: the reason why the units can be masked but not removed, as a clause; "" if they can.
     """
 
     name: str

@@ -53,7 +53,10 @@ class MaskValidation:
         batches: Sequence[SeededBatch],
         samples: int,
     ) -> None:
-        """`batches`: of the training data. `samples`: of the held-out data to use at least, if there are so many."""
+        """`batches`: batches of the training data, for the gradients.
+
+        `samples`: the least number of held-out samples to use, if there are so many.
+        """
         self._setup, self._groups, self._request = setup, groups, request
         self._batches = batches
         self._slices = held_out_slices(setup, samples, SLICES)
@@ -118,7 +121,7 @@ class MaskValidation:
             loss = loss_of(self._setup)
             with on_a_copy(self._setup.model) as trial, torch.no_grad():
                 return [(float(loss(trial, one)), 1) for one in self._batches]
-        return [(one.means.get(self._metric, math.nan), one.samples) for one in found]
+        return [(one.means.get(self._metric, math.nan), one.weight) for one in found]
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 

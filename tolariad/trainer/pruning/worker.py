@@ -8,7 +8,7 @@ daemon before torch is imported, and is the first to go if memory runs out. Any 
 from __future__ import annotations
 
 import os
-import traceback
+import sys
 from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -56,11 +56,12 @@ def _told(error: Exception) -> str:
     """Return the reason in a line, and write the traceback to stderr, which the daemon logs."""
     from tolariad.storage import CheckpointUnusable
     from tolariad.trainer.errors import SetupRefused
+    from tolariad.trainer.process.own_frames import shown
     from tolariad.trainer.pruning.units import PruningRefused
 
     if isinstance(error, PruningRefused | SetupRefused):
         return f"The model cannot be analysed: {error}"[:_WHY_CHARS]
     if isinstance(error, CheckpointUnusable):
         return f"The checkpoint cannot be used: {error}"[:_WHY_CHARS]
-    traceback.print_exception(error)
+    sys.stderr.write(shown(error))
     return f"The analysis raised {type(error).__name__}: {error}"[:_WHY_CHARS]

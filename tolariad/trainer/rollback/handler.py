@@ -61,7 +61,7 @@ class _Spans:
 
 
 class _Prepared(NamedTuple):
-    """A target that was read and verified. `table`: of a snapshot; None for a checkpoint."""
+    """A target that was read and verified. `table` is that of the snapshot's slot; None for a checkpoint."""
 
     order: m.PrepareRollback
     loaded: Loaded

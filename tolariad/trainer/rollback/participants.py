@@ -32,8 +32,8 @@ class Participant(Protocol):
     """Its state is what a checkpoint can hold (docs/checkpoints.md).
 
     Optional: `prepare_rollback(state)` raises if the participant cannot go back to that state, and changes nothing.
-    `abort_rollback()` is called if it was asked and the rollback is given up. In a rollback every call is made in
-    another thread than training, one at a time.
+    `abort_rollback()` is called if it was asked and the rollback is given up. In a rollback the calls are made one at a
+    time, in a thread beside the one that trains.
     """
 
     def state_dict(self) -> Any:
@@ -172,7 +172,8 @@ class Participants:
     def prepare(self, held: dict[str, Any], device: torch.device, limit_s: float) -> Votes:
         """PREPARE: ask each whether it can go back to its state in `held`. Raises ParticipantRefused.
 
-        `limit_s`: of the tier. One of which the target has no state stays as it is, and is not asked.
+        `limit_s` is the tier's time limit, in seconds. A participant whose state is not in the target keeps its state,
+        and is not asked.
         """
         states, share_s = self.known(held), self._share_s(limit_s)
         answered = {name: self._seats[name].prepare(made(state, device), share_s) for name, state in states.items()}
@@ -186,8 +187,8 @@ class Participants:
     ) -> None:
         """COMMIT: each goes back to its state in `held`. `done` is called with the name of each.
 
-        `limit_s`: of the tier; None at a start, which waits for each. Raises ParticipantRefused, or at a start what a
-        participant raises.
+        `limit_s` is the tier's time limit, in seconds; at a start it is None, and every participant is waited for.
+        Raises ParticipantRefused or, at a start, the participant's own exception.
         """
         for name, state in self.known(held).items():
             seat = self._seats[name]

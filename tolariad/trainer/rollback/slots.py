@@ -175,7 +175,7 @@ class Slots:
             raise ValueError(f"the snapshot needs {table_first + len(encoded)} bytes, but a slot has {memory.numel()}")
         _put(memory, state_first, copied.state)
         _put(memory, table_first, encoded)
-        # Invariant: the head last. Until it is written, nobody can read the slot.
+        # Invariant: the head is written last. Until then no reader takes the slot as valid.
         _put(memory, 0, head(table_first, len(encoded)))
         return table, digest
 

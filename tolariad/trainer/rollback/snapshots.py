@@ -40,8 +40,11 @@ _Report = m.StateCopiedReport | m.SnapshotSizeReport | m.SnapshotTakenReport | m
 
 
 class _Counts(NamedTuple):
-    """The numbers that must be finite: names of parameters in the host's piece and in that of seeds, prefixes of seeds'
-    moments.
+    """The tensors that must be finite.
+
+    * `parameters`: names of parameters in the host's piece.
+    * `of_seeds`: names of parameters in the piece of the seeds.
+    * `moments`: the prefixes with which the names of seeds' moments begin.
     """
 
     parameters: frozenset[str]
@@ -70,7 +73,7 @@ class SnapshotHandler:
     """Takes the trainer's snapshots. `slots` is None until the kernel has said how the arena is divided."""
 
     def __init__(self, setup: Setup, descriptor: int | None) -> None:
-        """`descriptor`: of the arena that the trainer inherited, or None."""
+        """`descriptor`: the file descriptor of the arena that the trainer inherited; None if there is no arena."""
         self._setup = setup
         self._descriptor = descriptor
         self._size_is_told = descriptor is None or not setup.settings.rollback.fast_path_enabled

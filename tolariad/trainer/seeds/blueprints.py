@@ -91,7 +91,7 @@ class Conv:
 
 
 class LowRank:
-    """h + B A h, with A random and B zero (LoRA, Hu et al. 2021). `axis`: as of Bottleneck."""
+    """h + B A h, with A random and B zero (LoRA, Hu et al. 2021). `axis` has the same meaning as in Bottleneck."""
 
     def __init__(self, rank: float = 8.0, axis: float = 0.0) -> None:
         self._rank = int(_at_least_one("low_rank", "rank", rank))

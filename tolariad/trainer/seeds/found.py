@@ -80,7 +80,7 @@ def garden_of(
 ) -> Garden:
     """Return the garden of a run, whose ledger it has joined. Raises SetupRefused if no seed of it could be trained.
 
-    `owners`: those of the host.
+    `owners` are the owners of the host.
     """
     optimizers = SeedOptimizers(settings.seeds, owners[0].optimizer, rates)
     if slots:

@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 
 
 class Garden:
-    """Belongs to one built run. `active`: a slot holds a module. `attends`: there is something to do at boundaries.
+    """The slots and seeds of one built run.
 
-    `growing`: the plots with a module, in the order of the slots. `prefixes`: what the names of their tensors begin
-    with. `optimizers` makes those of seeds.
+    * `active`: whether a slot holds a module.
+    * `attends`: whether there is something to do at boundaries.
+    * `growing`: the plots with a module, in the order of the slots.
+    * `prefixes`: the beginnings of the names of their tensors.
+    * `optimizers`: makes the optimizers of seeds.
     """
 
     def __init__(
@@ -54,9 +57,9 @@ class Garden:
         blueprints: tuple[str, ...] = (),
         sources: tuple[m.BlueprintSource, ...] = (),
     ) -> None:
-        """`owners`: the run's, at this point those of the host. The list is changed in place.
+        """`owners`: the run's owners; at this point there are only the host's. The list is changed in place.
 
-        `blueprints`: those that the configuration names. `sources`: the files of these.
+        `blueprints`: the blueprints that the configuration names. `sources`: the files of these.
         """
         model = ledger.model
         names = {id(module): name for name, module in model.named_modules()}
@@ -154,7 +157,7 @@ class Garden:
         if more := slots_of(self._model).keys() - self.plots.keys():
             raise SetupRefused(
                 f"the change adds the slot {', '.join(sorted(more))}, but a run has only the slots of the task's "
-                "model. Give it the slot in model(cfg) or seed_slots(model)"
+                "model. Build the model with it, or name its place in seed_slots(model)"
             )
 
     # -- where training stands -----------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ class SeedOptimizers:
     """Makes the optimizers of the seeds of one run."""
 
     def __init__(self, settings: SeedSettings, host: torch.optim.Optimizer, rates: UnifiedLRController) -> None:
-        """`host`: its first optimizer."""
+        """`host`: the host's first optimizer."""
         self._settings, self._host, self._rates = settings, host, rates
 
     def make(self, parameters: Sequence[torch.nn.Parameter]) -> torch.optim.Optimizer:

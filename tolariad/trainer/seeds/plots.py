@@ -27,12 +27,17 @@ _KEPT: Final = (
 
 @dataclass
 class Plot:
-    """A slot of the run. `prefix`: what the names of its seed's tensors begin with. `owner`: None without a seed.
+    """A slot of the run.
 
-    `number`: which germination of the run the seed is. `entered`: the step after which it entered its stage.
-    `blend_steps`: updates over which alpha rises. `gradient_norm`: of the newest update, -1 if there was none.
-    `dropped`: updates since the last move that were dropped, because its gradients were not finite. `input_shape` and
-    `input_dtype`: of the slot's input in the first step of the run; empty before it. `learning`: a value of Learning.
+    * `prefix`: the beginning of the names of its seed's tensors.
+    * `owner`: the owner of the seed's parameters; None without a seed.
+    * `number`: the number of the seed's germination in this run.
+    * `entered`: the step after which the seed entered its stage.
+    * `blend_steps`: the number of updates over which alpha rises.
+    * `gradient_norm`: the norm in the newest update, -1 if there was none.
+    * `dropped`: the updates since the last move that were dropped because the seed's gradients were not finite.
+    * `input_shape`, `input_dtype`: the slot's input in the first step of the run; empty before it.
+    * `learning`: a value of Learning.
     """
 
     slot: SeedSlot
@@ -102,7 +107,7 @@ class Plot:
         self.enter(Stage.GERMINATED, step)
 
     def enter(self, stage: Stage, step: int, blend_steps: int = 0, learning: Learning = Learning.TRAIN) -> None:
-        """Enter a stage after step `step`. `blend_steps`: with BLENDING."""
+        """Enter a stage after step `step`. `blend_steps`: the number of updates over which alpha rises in BLENDING."""
         self.slot.enter(stage)
         self._learn(learning.value)
         self.entered, self.dropped = step, 0

@@ -6,11 +6,13 @@ seen before, so a process that resumes within an epoch computes the same.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.process.released import at_end
 from tolariad.trainer.torch_private import compiler
 
 if TYPE_CHECKING:
@@ -33,6 +35,7 @@ def compile_forward(model: nn.Module, *, strict: bool, backend: str | None = Non
         options["backend"] = backend
     # Compile the method, not the module: a wrapped module would add `_orig_mod.` to every name, and Module.compile does
     # not cover torch's own containers.
+    own = vars(model).get("forward")
     try:
         compiled = torch.compile(model.forward, **options)
     except RuntimeError as error:
@@ -50,6 +53,15 @@ def compile_forward(model: nn.Module, *, strict: bool, backend: str | None = Non
         return found
 
     model.forward = first
+    at_end(partial(_put_back, model, own))
+
+
+def _put_back(model: nn.Module, own: Any) -> None:
+    """Give the model its own forward pass again: its class's, unless it had another one."""
+    if own is None:
+        vars(model).pop("forward", None)
+    else:
+        model.forward = own
 
 
 def _refused(error: Exception) -> SetupRefused:

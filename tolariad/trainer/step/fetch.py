@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from tolariad.channel import Activity
 from tolariad.core import messages as m
 from tolariad.trainer.data.feed import Bearing
+from tolariad.trainer.optim.unfrozen import Unfrozen
 
 if TYPE_CHECKING:
     from tolariad.trainer.orders.reporter import Reporter
@@ -34,6 +35,7 @@ class Fetch:
         self._data, self._settings, self._reporter, self._stop = setup.train, setup.settings, reporter, stop
         # The activity that the first batch of an epoch has interrupted. The daemon's limits differ by activity.
         self._interrupted: Activity | None = None
+        self._unfrozen = Unfrozen(setup)
         self._data.beat_by(partial(reporter.beat, Activity.DATA))
 
     def check(self) -> None:
@@ -42,7 +44,8 @@ class Fetch:
         self._data.check(self._settings.data.ignore)
 
     def batches(self, epoch: int, start: int) -> Iterator[Any]:
-        """Return the batches of an epoch after the first `start`."""
+        """Return the batches of an epoch after the first `start`. Say what was unfrozen before it."""
+        self._unfrozen.look()
         self._interrupted = self._reporter.activity
         self._reporter.beat(Activity.DATA)
         return self._data.epoch(epoch, start)
@@ -68,8 +71,10 @@ class Fetch:
         if not self._data.findings:
             return
         for finding in self._data.take_findings():
-            kind = m.InexactDataReport if finding.bearing is Bearing.INEXACT else m.DataNotedReport
-            self._reporter.report(kind(why=finding.words))
+            if finding.bearing is Bearing.INEXACT:
+                self._reporter.report(m.InexactDataReport(why=finding.words))
+            else:
+                self._reporter.report(m.Told(event=m.DataNoted(why=finding.words)))
 
     def _await_stop(self) -> None:
         give_up = time.monotonic() + _STOP_S

@@ -36,7 +36,10 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
 
 
 def numbers_of(setup: Setup, losses: list[torch.Tensor], step: int) -> Measured | InFlight:
-    """Return the mean loss and the norm of the gradients of update `step`. `losses`: of its micro-batches, detached."""
+    """Return the mean loss and the norm of the gradients of update `step`.
+
+    `losses` are the detached losses of its micro-batches.
+    """
     setup.rates.drop_frozen_gradients()
     if setup.pruner.active:  # safety: masked-gradients-out-of-norm
         setup.pruner.zero_gradients()
@@ -111,6 +114,13 @@ def drop_gradients(owners: Sequence[Owner]) -> None:
                 parameter.grad = None
 
 
+def has_gradients(owners: Sequence[Owner]) -> bool:
+    """Return whether a parameter of an optimizer has a gradient."""
+    return any(
+        p.grad is not None for owner in owners for group in owner.optimizer.param_groups for p in group["params"]
+    )
+
+
 def _backward(setup: Setup, batch: Any, parts: int, step: int) -> torch.Tensor:
     """Add the share of one micro-batch of `parts` to the gradients. Return its loss, detached from the graph."""
     if setup.moves:
@@ -119,7 +129,7 @@ def _backward(setup: Setup, batch: Any, parts: int, step: int) -> torch.Tensor:
         returned = setup.task.loss(setup.model, batch)
     if isinstance(returned, dict):
         setup.metrics.log(returned, parts, but="loss")
-        returned = returned["loss"] if "loss" in returned else _refuse_without_loss(returned)
+        returned = returned["loss"] if "loss" in returned else refuse_without_loss(returned)
     loss = scalar(returned)
     if setup.garden.active and (auxiliary := setup.seed_gradients.auxiliary) is not None and loss.requires_grad:
         setup.metrics.log(auxiliary.add_gradients(setup.model, loss, batch, parts, step), parts)
@@ -166,7 +176,7 @@ def scalar(loss: Any, where: str = "loss(model, batch) must return") -> torch.Te
     return loss if loss.dim() == 0 else loss.reshape(())
 
 
-def _refuse_without_loss(returned: dict[Any, Any]) -> NoReturn:
+def refuse_without_loss(returned: dict[Any, Any]) -> NoReturn:
     """Raise SetupRefused, with the names that the task returned."""
     raise SetupRefused(
         f"loss(model, batch) returns a dict without `loss`; it has {', '.join(map(str, returned)) or 'no key'}. Give "

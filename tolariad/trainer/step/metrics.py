@@ -1,7 +1,7 @@
 """The numbers that a task gives beside the loss of a step, by name: collected while the step is made, reported with it.
 
 Promises: a number on the host is read at once, and one on a device together with the others, without waiting for it.
-Numbers of a step that is skipped, or made again in a re-run, are reported to nobody.
+Numbers of a step that is skipped, or made again in a re-run, are not reported.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from tolariad.core.calc.bounds import METRICS_MAX, NAME_CHARACTERS_MAX
+from tolariad.core.calc.bounds import METRICS_MAX, NAME_CHARACTERS_MAX, TOKENS
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.measured import Given, Transfer
 
@@ -48,8 +48,12 @@ class StepMetrics:
     def log(self, values: Mapping[Any, Any], parts: int = 1, *, but: str | None = None) -> None:
         """Take numbers, or tensors with one element, of the current step. The last one of a name counts.
 
-        `parts`: they are of one of so many micro-batches, and the mean over these counts. `but`: they are what a task
-        returned; leave out this name, and whatever is no number, such as `logits`. Raises SetupRefused.
+        * `parts`: the number of micro-batches in a step, if the values are those of one of them; the mean over them
+          counts.
+        * `but`: the values are what a task returned: leave out this name, and every value that is no number, such as
+          `logits`.
+
+        Raises SetupRefused.
         """
         slot_of, row, is_whole, others = self._slots.get, self._row, parts == 1, 0
         for name, value in values.items():
@@ -91,7 +95,9 @@ class StepMetrics:
         """Start the transfer of the numbers on a device, before the update can change a tensor in place."""
         parts, self._parts = self._parts, {}
         for slot, values in parts.items():
-            mean: float | torch.Tensor = sum(values) / len(values)
+            # Of a count the sum is that of the step, of anything else the mean.
+            whole = 1 if slot == self._slots.get(TOKENS) else len(values)
+            mean: float | torch.Tensor = sum(values) / whole
             if isinstance(mean, torch.Tensor):
                 self._on_device[slot] = mean
             else:

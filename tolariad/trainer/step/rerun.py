@@ -87,7 +87,11 @@ class Rerun:
         return self._taken(_of_other_data(first_difference(expected, report, STEP_FIELDS), expected.data, report.data))
 
     def compare_skip(self, report: m.StepSkippedReport, found: m.SkipReason | None) -> m.RerunReport | None:
-        """Compare a step that was skipped again. `found`: why it would have been skipped without the script."""
+        """Compare a step that was skipped again.
+
+        `found` is the reason for which it would have been skipped without the script; None if it would have been
+        applied.
+        """
         expected = self._skips[self._skipped]
         if (expected.epoch, expected.batch) != (report.epoch, report.batch):
             raise ScriptError(f"the script skips batch {expected.batch}, the trainer batch {report.batch}")

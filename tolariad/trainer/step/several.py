@@ -16,6 +16,7 @@ from tolariad.core import messages as m
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.health.monitor import OF_THE_DETECTOR, CheckResult
+from tolariad.trainer.step.gradients import drop_gradients
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.undo import UpdateBackup
 from tolariad.trainer.step.updates import Updates
@@ -33,9 +34,9 @@ class StepperOfUpdates(Stepper):
     def __init__(self, setup: Setup, *given: Any, **more: Any) -> None:
         """As that of `Stepper`."""
         super().__init__(setup, *given, **more)
-        self.updates = Updates(setup, self._before_update, self._after_update)
+        self.updates = Updates(setup, self._before_update, self._after_update, self._audit.pass_over)
         self._undo = UpdateBackup()
-        self._keeps = False
+        self._keeps = self._is_open = False
 
     def make(self, batches: Sequence[Any]) -> None:
         """Make the updates of one batch and report the step, or compare it if the journal already has it."""
@@ -47,6 +48,7 @@ class StepperOfUpdates(Stepper):
     def begin(self, batches: int) -> bool:
         """Begin a step. Return False if its batches are passed over."""
         self._undo.begin()
+        self._is_open = False
         if not super().begin(batches):
             return False
         progress, step = self._progress, self.position.step + 1
@@ -64,6 +66,18 @@ class StepperOfUpdates(Stepper):
                 self._metrics.send()
             self._complete(found, measured, batches)
 
+    def give_up(self) -> bool:
+        """Undo what was done of a step that is not finished. Return False if nothing of it was kept to go back to."""
+        watch = self._setup.watch
+        if not (watch.skips or self._progress.rerunning):
+            return False
+        if self._undo.put_back():
+            self._audit.begin_anew()
+        watch.backup.put_back()
+        drop_gradients(self._setup.owners)
+        self._metrics.drop()
+        return True
+
     def _losses(self, loss: float) -> dict[str, float]:
         return {**self.updates.losses, "loss": loss}
 
@@ -72,7 +86,8 @@ class StepperOfUpdates(Stepper):
 
     def _open(self, optimizer: Optimizer) -> None:
         """Before the first update of a step pass the gate. Before each keep what it changes."""
-        if self.updates.count == 1:
+        if not self._is_open:
+            self._is_open = True
             self.settle()
             if not self._progress.rerunning:
                 self._gate.wait()

@@ -1,8 +1,8 @@
 """Undo the updates of one step: a copy of what the optimizers change, kept from before their first update in it.
 
 Promises: after `put_back` the parameters of every optimizer that stepped are, bit for bit, as they were before the
-step, in the same tensors. So are its state and the options of its groups. Learning rates are not touched. An attribute
-that a class of optimizer keeps outside of `state` and `param_groups` is not undone.
+step, in the same tensors. So are its state, the options of its groups, and what `checkpoints.attributes` finds beside
+them. Learning rates are not touched.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from tolariad.trainer.checkpoints.attributes import attributes_of, put_back, wrapped_by
 from tolariad.trainer.checkpoints.tensors import copy_into
 from tolariad.trainer.torch_private import lists
 
@@ -39,6 +40,8 @@ class UpdateBackup:
     @torch.no_grad()
     def keep(self, optimizer: Optimizer) -> None:
         """Copy what this optimizer changes, if that was not done in this step. Call it before each of its updates."""
+        for wrapped in wrapped_by(optimizer).values():
+            self.keep(wrapped)
         kept = self._memory.get(optimizer)
         if kept is None:
             kept = self._memory[optimizer] = _Copy(optimizer)
@@ -65,12 +68,14 @@ class _Copy:
         self._by_device: list[tuple[list[torch.Tensor], list[torch.Tensor]]] = []
         self._state: list[tuple[Any, Any]] = []
         self._options: list[tuple[dict[str, Any], dict[str, Any]]] = []
+        self._attributes: dict[str, Any] = {}
 
     def take(self) -> None:
         """Copy the values of now."""
         optimizer = self._optimizer
         self._state = [(key, _content(held)) for key, held in optimizer.state.items()]
         self._options = [(group, _content(group, _NOT_OF_A_STEP)) for group in optimizer.param_groups]
+        self._attributes = copy.deepcopy(attributes_of(optimizer))
         lives = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         for _, content in (*self._state, *self._options):
             if isinstance(content, dict):
@@ -95,6 +100,7 @@ class _Copy:
             for name in [name for name in group if name not in content and name not in _NOT_OF_A_STEP]:
                 del group[name]
             group.update(content)
+        put_back(self._optimizer, self._attributes)
 
 
 def _by_device(

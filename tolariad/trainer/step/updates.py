@@ -17,6 +17,7 @@ import torch
 from tolariad.core import messages as m
 from tolariad.core.calc.text.nearest import did_you_mean, nearest
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.step.closures import Closure, Evaluations, LeftUndone, needs_closure, refuse_closure
 from tolariad.trainer.step.gradients import backward, beside, drop_gradients, norm_of, scalar
 from tolariad.trainer.step.measured import InFlight, Measured, measured
 
@@ -24,24 +25,30 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.optim import Optimizer
 
+    from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.setup import Setup
 
 
-def _nothing(_: object = None) -> None:
+def _nothing(*_: object) -> None:
     """Do nothing."""
 
 
 class Updates:
     """The updates of the current step. A task's `training_step` gets it as `run`.
 
-    `before` is called with the optimizer before each of its updates, `after` after it.
+    `before` is called with the optimizer before each of its updates, `after` after it; between them, `evaluated` before
+    one by a closure.
     """
 
     def __init__(
-        self, setup: Setup, before: Callable[[Optimizer], None] = _nothing, after: Callable[[], None] = _nothing
+        self,
+        setup: Setup,
+        before: Callable[[Optimizer], None] = _nothing,
+        after: Callable[[], None] = _nothing,
+        evaluated: Callable[[], None] = _nothing,
     ) -> None:
         self._setup = setup
-        self._before, self._after = before, after
+        self._before, self._after, self._evaluated = before, after, evaluated
         owners = setup.owners
         self._owned = {owner.name: (owner, [one for one in owners if one is not owner]) for owner in owners}
         self._late = setup.reads_late
@@ -71,11 +78,20 @@ class Updates:
             found[name] = found.get(name, 0.0) + float(loss)
         return found
 
-    def update(self, name: str, loss: Tensor, *, retain_graph: bool = False) -> None:
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the optimizers."""
+        return tuple(self._owned)
+
+    def update(
+        self, name: str, loss: Tensor | None = None, *, closure: Closure | None = None, retain_graph: bool = False
+    ) -> None:
         """Run the backward pass of `loss`, then a step of the optimizer `name`. Drop all gradients.
 
-        `loss` is a tensor with one element. `retain_graph` is that of `Tensor.backward`. Raises SetupRefused for an
-        unknown name, another kind of loss, or one without a gradient.
+        `loss` is a tensor with one element. `retain_graph` is that of `Tensor.backward`. `closure` is passed to the
+        optimizer's step: it returns the loss, and may run its backward pass. Without `loss`, its first evaluation gives
+        the numbers of the update. Raises SetupRefused for an unknown name, another kind of loss, or one without a
+        gradient.
         """
         if name not in self._owned:
             hint = did_you_mean(nearest(str(name), self._owned))
@@ -87,16 +103,32 @@ class Updates:
             )
         if not self._step:
             raise SetupRefused(f"update({name!r}) was called outside of a step: call it in training_step only")
-        loss = scalar(loss, f"update({name!r}, loss): the loss must be")
+        if closure is not None:
+            refuse_closure(self._setup, f"update({name!r}, closure=...)")
+        elif needs_closure(owner := self._owned[name][0].optimizer):
+            raise SetupRefused(
+                f"update({name!r}): {type(owner).__name__} evaluates the loss several times in a step; give it a "
+                "function that computes and returns the loss, as closure="
+            )
+        if loss is not None or closure is None:
+            loss = scalar(loss, f"update({name!r}, loss): the loss must be")
         # The step is going to be skipped: its other updates would be undone.
-        if not self.is_dropped:
-            self._make(name, loss, retain_graph=retain_graph)
+        if self.is_dropped:
+            return
+        if loss is not None:
+            self._make(name, loss, closure, retain_graph=retain_graph)
+        elif closure is not None:
+            self._evaluate(name, closure)
+
+    def take(self, returned: Mapping[Any, Any]) -> None:
+        """Record the numbers that a task's `loss` returned beside the loss."""
+        self._setup.metrics.log(returned, but="loss")
 
     def log(self, name: str, value: float | Tensor) -> None:
         """Record a number of this step under a name, as those that `training_step` returns."""
         self._setup.metrics.log({name: value})
 
-    def _make(self, name: str, loss: Tensor, *, retain_graph: bool) -> None:
+    def _make(self, name: str, loss: Tensor, closure: Closure | None, *, retain_graph: bool) -> None:
         setup = self._setup
         owner, others = self._owned[name]
         with self._without_autocast():
@@ -110,12 +142,54 @@ class Updates:
         self._measure(loss.detach(), norm_of(setup, loss.device, self._step), overflow)
         if not self.is_dropped:
             self._before(owner.optimizer)
-            owner.optimizer.step()
-            if setup.pruner.active:  # safety: masks-held-after-each-update
-                setup.pruner.hold()
+            if closure is None:
+                owner.optimizer.step()
+            else:
+                self._by_closure(owner, closure, _nothing)
+            self._hold_masks()
             self._after()
         if setup.scaling is not None:
             setup.scaling.move_on()
+        self._forget(owner)
+
+    def _evaluate(self, name: str, closure: Closure) -> None:
+        """Let the optimizer make a step whose numbers are those of its closure's first evaluation."""
+        owner = self._owned[name][0]
+
+        def measure(loss: Tensor, norm: Tensor | float) -> None:
+            self._names.append(name)
+            self._measure(loss, norm, None)
+            if self.is_dropped:
+                raise LeftUndone
+
+        self._before(owner.optimizer)
+        try:
+            self._by_closure(owner, closure, measure)
+            self._hold_masks()
+            self._after()
+        except LeftUndone:
+            pass  # `is_dropped` says so: the whole step is undone
+        self._forget(owner)
+
+    def _hold_masks(self) -> None:
+        if self._setup.pruner.active:  # safety: masks-held-after-each-update
+            self._setup.pruner.hold()
+
+    def _by_closure(self, owner: Owner, closure: Closure, first: Callable[[Tensor, Tensor | float], None]) -> None:
+        evaluations = Evaluations(
+            self._setup, owner, closure, step=self._step, first=first, without_autocast=self._without_autocast
+        )
+        self._evaluated()
+        owner.optimizer.step(evaluations)
+        if not evaluations.count:
+            raise SetupRefused(
+                f"the optimizer {owner.name} ({type(owner.optimizer).__name__}) does not call the closure that its "
+                "step gets; give the loss instead"
+            )
+
+    @staticmethod
+    def _forget(owner: Owner) -> None:
+        """After an update: drop its gradients."""
         drop_gradients((owner,))
         # autocast keeps copies of the parameters in half precision until its block ends: they are old now.
         torch.clear_autocast_cache()
@@ -141,10 +215,10 @@ class Updates:
         self.is_dropped = self._overflow > 0.0 or (self._drops_unhealthy and not is_finite)
 
     def end(self, returned: Any) -> Measured | InFlight:
-        """Return the numbers of the step. `returned`: metrics by name, among them perhaps the loss of the step.
+        """Return the numbers of the step. `returned` holds metrics by name; the loss of the step may be among them.
 
-        Without it the loss is the sum of the updates' losses, and so it is if that is not finite. The norm is that over
-        the gradients of all updates. Raises SetupRefused if there was no update, or for metrics that are no numbers.
+        If the loss is missing or not finite, the sum of the updates' losses is the loss. The norm is that over the
+        gradients of all updates. Raises SetupRefused if there was no update, or for metrics that are no numbers.
         """
         self._step = 0
         self.metrics = checked_metrics(returned)

@@ -20,7 +20,7 @@ from tolariad.core.calc.settings.values import DEFAULT_METRIC, read_metric
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
-from tolariad.trainer.data.samples import samples_of
+from tolariad.trainer.data.samples import known_samples, samples_of
 from tolariad.trainer.errors import SetupRefused, TaskRaised
 from tolariad.trainer.step.updates import checked_metrics
 
@@ -33,23 +33,25 @@ _PLAIN: Final = (int, float, bool, str, type(None))
 
 
 class Metrics(NamedTuple):
-    """Means by name, and the number of samples."""
+    """Means by name, and the number of samples. `weight`: the greatest count behind a mean, such as that of pixels."""
 
     means: dict[str, float]
     samples: int
+    weight: int = 0
 
 
 def validate(setup: Setup, beat: Callable[[], None], *, only: tuple[Any, ...] | None = None) -> Metrics:
     """Evaluate a run on its validation data, with the averaged weights if it keeps them. No metrics without data.
 
     Sums are added up in double precision, in the order of the batches. `beat` is called at first and before each batch.
-    `only`: evaluate these batches, and read no data.
+    If `only` is given, these batches are evaluated, and no data is read.
     """
     if setup.validation is None:
         return Metrics({}, 0)
     beat()
     sums: dict[str, list[Any]] = {}
     counts: dict[str, int] = {}
+    samples = 0
     modes = [(module, module.training) for module in setup.model.modules()]
     with setup.average.applied() if setup.average is not None else nullcontext():
         setup.model.eval()
@@ -64,16 +66,20 @@ def validate(setup: Setup, beat: Callable[[], None], *, only: tuple[Any, ...] | 
                             reached("validation")
                         with setup.forward():
                             found = setup.task.evaluate(setup.model, to_device(batch, setup.device))
+                        most = 1
                         for name, total, count in _sums(found, batch):
                             sums.setdefault(name, []).append(total)
                             counts[name] = counts.get(name, 0) + count
+                            most = max(most, count)
+                        # Of data whose batches are no tensors the counts tell most.
+                        samples += known_samples(batch) or most
                 whole = _of_the_whole(setup)
         finally:
             # Restore each module's own mode: a task may keep some of them in eval mode all the time.
             for module, training in modes:
                 module.training = training
     means = {name: _total(values) / counts[name] if counts[name] else math.nan for name, values in sums.items()}
-    return Metrics(means | whole, max(counts.values(), default=0))
+    return Metrics(means | whole, samples, max(counts.values(), default=0))
 
 
 def _of_the_whole(setup: Setup) -> dict[str, float]:

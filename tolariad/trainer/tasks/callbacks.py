@@ -7,7 +7,9 @@ optimizer over the run's parameters, the callback ends, and the run continues.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from tolariad.core.calc.learning_rate.schedule import LRIntegrityError
@@ -18,6 +20,12 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr import UnifiedLRController
 
 _WATCHED_CALLS_MAX: Final = 8
+
+
+class OfEpochs:
+    """A task with metrics that are no mean over steps. `of_epoch`: their values over the epoch that has ended."""
+
+    of_epoch: Mapping[str, float] = MappingProxyType({})
 
 
 class Callbacks:
@@ -37,6 +45,10 @@ class Callbacks:
             there = self._there[name] = callable(getattr(self._task, name, None))
         return there
 
+    def epoch_metrics(self) -> dict[str, float]:
+        """Return the task's own metrics of the epoch that has ended, which are no means."""
+        return dict(self._task.of_epoch) if isinstance(self._task, OfEpochs) else {}
+
     def takes_context(self, name: str) -> bool:
         """Return whether the task has this method, with a parameter `context`."""
         return self.has(name) and takes_context(getattr(self._task, name))
@@ -44,7 +56,7 @@ class Callbacks:
     def call(self, name: str, *arguments: Any, context: Any = None) -> None:
         """Call the method. Raises its exceptions, except LRIntegrityError, which is already reported.
 
-        `context`: for a method that takes it.
+        `context` is passed to a method that has a parameter for it.
         """
         method = getattr(self._task, name)
         if context is not None:

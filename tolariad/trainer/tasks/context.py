@@ -20,9 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HookContext:
-    """The place, the rates and the numbers. `batch`: how many batches of `epoch` are done.
+    """The place, the rates and the numbers.
 
-    `rates`: of the step, by group; in `on_epoch_end` those of the next one.
+    * `step`: the number of applied updates.
+    * `epoch`: the epoch of that update.
+    * `batch`: the number of batches of `epoch` that are done.
+    * `rates`: the rates of the step by group; in `on_epoch_end`, the rates of the next step.
+
     On a GPU `losses` and `metrics` wait for the device, unless `detect.sync` is set.
     """
 

@@ -7,7 +7,7 @@ entropy, accuracy) and other targets are values (mean squared error). Anything e
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch.nn import functional
@@ -24,7 +24,16 @@ if TYPE_CHECKING:
 
 
 class GivenTask:
-    """A task over the program's model and loaders, with its optimizer and its own task if it passes them."""
+    """A task over the program's model and loaders, with its optimizer and its own task if it passes them.
+
+    `steps_itself`: the program makes the steps, in a loop of its own.
+    """
+
+    steps_itself = False
+
+    # The call that the program passes its model to, for messages; and how a frozen run is gone on with.
+    CALL: ClassVar[str] = "train()"
+    AGAIN: ClassVar[str] = "Call `train` again"
 
     def __init__(
         self,
@@ -35,6 +44,12 @@ class GivenTask:
         task: Any = None,
         optimizer: torch.optim.Optimizer | Mapping[str, torch.optim.Optimizer] | None = None,
     ) -> None:
+        if not (optimizer is None or isinstance(optimizer, torch.optim.Optimizer | Mapping)):
+            # Anything else would be passed over without a word, and the configured optimizer would train.
+            raise SetupRefused(
+                f"the optimizer that you pass to {self.CALL} is a {type(optimizer).__name__}: pass a torch Optimizer, "
+                "a dict of several by name, or None for that of the configuration"
+            )
         self._model, self._train_data, self._val_data = model, train_data, val_data
         self._task, self._optimizer = task, optimizer
 
@@ -88,6 +103,11 @@ class GivenTask:
         if not targets.is_floating_point():
             sums["accuracy"] = ((outputs.argmax(1) == targets).sum(), count)
         return sums
+
+
+def model_of(task: Any) -> str:
+    """Return the words for the module that the user gives as the model."""
+    return f"the model that you pass to {task.CALL}" if isinstance(task, GivenTask) else "what model(cfg) returns"
 
 
 def program_of(task: Any) -> Any:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, runtime_chec
 
 from blake3 import blake3
 
-from tolariad.core.calc.settings.task_defaults import LIGHTNING
+from tolariad.core.calc.settings.task_defaults import GIVEN, LIGHTNING
 from tolariad.imported import attribute_of, module_at, place_of
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.hooks import lightning_base
@@ -34,8 +34,6 @@ BUILT_IN: Final = {
 }
 # The setting that names a task; error messages begin with it.
 _KIND: Final = "task"
-# The name in the journal for the task of a program that called `Tolaria.train`.
-GIVEN: Final = "given"
 
 
 @runtime_checkable

@@ -19,7 +19,7 @@ _absent: Final[dict[str, str]] = {}
 def private(owner: Any, name: str, off: str = "") -> Any:
     """Return the attribute `name` of `owner`; None if torch does not have it, or only public ways are wanted.
 
-    `off`: what is off, or slower, without it; `notes` says so if torch does not have the name.
+    `off` names what is off, or slower, without the attribute. `notes` says it if torch does not have the name.
     """
     found = getattr(owner, name, None)
     if found is None and off:

@@ -1,4 +1,4 @@
-"""What a GradScaler knows of an optimizer's gradients, without waiting for the device."""
+"""Whether a GradScaler has found gradients of an optimizer that are not finite, without waiting for the device."""
 
 from __future__ import annotations
 

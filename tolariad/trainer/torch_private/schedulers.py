@@ -1,4 +1,4 @@
-"""What torch's LR schedulers leave behind."""
+"""The traces that torch's LR schedulers leave on an optimizer."""
 
 from __future__ import annotations
 

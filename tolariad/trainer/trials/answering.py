@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-import traceback
 from typing import TYPE_CHECKING, Final
 
 import msgspec
@@ -17,12 +16,24 @@ from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_FAILED,
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.errors import SetupRefused, TaskRaised
+from tolariad.trainer.process.own_frames import shown
 from tolariad.trainer.torch_private import light_start
 from tolariad.trainer.trials.costs import estimate
 from tolariad.trainer.trials.evaluation import evaluate
+from tolariad.trainer.trials.exporting import export_state
 from tolariad.trainer.trials.profiling import NotWritten, profiled
 from tolariad.trainer.trials.rate_sweep import sweep
-from tolariad.trainer.trials.words import AnyTrial, EstimateCosts, Evaluate, ProfileSteps, Refused, SweepRates
+from tolariad.trainer.trials.weights_file import take_weights
+from tolariad.trainer.trials.words import (
+    AnyTrial,
+    EstimateCosts,
+    Evaluate,
+    ExportState,
+    ProfileSteps,
+    Refused,
+    SweepRates,
+    TakeWeights,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -32,6 +43,8 @@ _WORK: Final[dict[type, Callable[..., msgspec.Struct]]] = {
     Evaluate: evaluate,
     SweepRates: sweep,
     ProfileSteps: profiled,
+    ExportState: export_state,
+    TakeWeights: take_weights,
 }
 
 
@@ -53,7 +66,7 @@ def tried(trial: AnyTrial) -> tuple[msgspec.Struct, int]:
     try:
         return _WORK[type(trial)](trial), 0
     except TaskRaised as refused:
-        return Refused(str(refused), "".join(traceback.format_exception(refused.__cause__))), EXIT_CONFIG
+        return Refused(str(refused), shown(refused.__cause__ or refused)), EXIT_CONFIG
     except CheckpointUnfit as error:
         return Refused(f"{held} does not fit the model that the task builds: {error}"), EXIT_CONFIG
     except CheckpointUnusable as error:
@@ -65,4 +78,4 @@ def tried(trial: AnyTrial) -> tuple[msgspec.Struct, int]:
         return Refused(str(refused)), EXIT_CONFIG
     except Exception as error:  # noqa: BLE001 - a task may raise anything; the exception is the answer
         code = EXIT_CONFIG if isinstance(trial, EstimateCosts) else EXIT_FAILED
-        return Refused(f"the task raises {type(error).__name__}: {error}", traceback.format_exc()), code
+        return Refused(f"the task raises {type(error).__name__}: {error}", shown(error)), code

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Copy(NamedTuple):
-    """The copy. `has_average`: it has the moving average of the weights too, from the checkpoint."""
+    """The copy. `has_average`: the copy also has the moving average of the weights, from the checkpoint."""
 
     setup: Setup
     has_average: bool

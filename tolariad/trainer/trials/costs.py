@@ -47,11 +47,14 @@ class SlotInput(msgspec.Struct, frozen=True):
 class Costs(msgspec.Struct, frozen=True, kw_only=True):
     """The estimate. Memory is that of parameters, buffers, gradients and optimizer, without activations.
 
-    `trainable`: how many parameters are not frozen. `groups`: in the order of the optimizers. `batch_samples`: in the
-    first batch. `checkpoint_memory_bytes` is the host memory for the copy of the state while a checkpoint is written.
-    `evaluate_ms` and `metrics`: the time of one batch of the validation data, and what it gave; empty without any.
-    `slots`: for seeds, in the order of the model's modules. `pruning`: what can be pruned, with
-    `prune.enabled`.
+    * `trainable`: the number of parameters that are not frozen.
+    * `groups`: the parameter groups with their rates, in the order of the optimizers.
+    * `batch_samples`: the number of samples in the first batch.
+    * `checkpoint_memory_bytes`: the host memory for the copy of the state while a checkpoint is written.
+    * `evaluate_ms`: the time of one batch of the validation data; None if there is none.
+    * `metrics`: what the validation of that batch gave.
+    * `slots`: the slots for seeds, in the order of the model's modules.
+    * `pruning`: the parts that can be pruned; None without `prune.enabled`.
     """
 
     parameters: int

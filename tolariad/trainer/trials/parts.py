@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 class Parts:
-    """The clock. What is in no part is tolariad's own. `seconds`: by part.
+    """The clock. What is in no part is tolariad's own. `seconds` is the time of each part, by its name.
 
     After `mark` the parts are ranges in the profiler's trace, and nothing is timed.
     """

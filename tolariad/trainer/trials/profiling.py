@@ -58,7 +58,7 @@ class _OpenGate(Gate):
     """A gate that no kernel serves."""
 
     def ask(self, report: m.InstabilityReport) -> None:
-        """Go on: nobody could answer."""
+        """Go on: there is no daemon that could answer."""
 
 
 def _in_parts(setup: Setup, parts: Parts) -> Setup:
@@ -86,7 +86,7 @@ class _Loop:
     """The training loop without a daemon, epochs and hooks. `parts`: the clock of its steps."""
 
     def __init__(self, setup: Setup, steps: int) -> None:
-        """`steps`: how many it will make, for those who wait."""
+        """`steps`: the number of steps that the loop will make; the progress line shows it."""
         self._counter, self._made = Counter("step", steps), 0
         parts = self.parts = Parts(setup.device)
         self._setup = setup = _in_parts(setup, parts)

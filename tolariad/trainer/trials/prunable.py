@@ -30,12 +30,16 @@ class RefusedModule(msgspec.Struct, frozen=True):
 
 
 class Prunable(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts of a model that can be pruned. `why`: why an analysis is impossible; "" if it is possible.
+    """The parts of a model that can be pruned.
 
-    `channels` of `layers` layers and `heads` of `attentions` attention layers can be masked. `total`: channels of all
-    of them, those of the heads included. `parameters`: of the model; shares are of this number. `budget`: how many of
-    them the first cycle that may mask can take, and `first`: how many channels, if those of fewest parameters go.
-    `masked_only`: the layers whose units can be masked but not removed, with the reasons.
+    * `why`: the reason why an analysis is impossible; "" if it is possible.
+    * `layers`, `channels`: the layers whose channels can be masked, and the number of these channels.
+    * `attentions`, `heads`: the attention layers whose heads can be masked, and the number of these heads.
+    * `total`: the channels of all of them, those of the heads included.
+    * `parameters`: the number of the model's parameters; shares are shares of this number.
+    * `budget`: the number of parameters that the first cycle that may mask can take.
+    * `first`: the number of channels that it can take, if those with the fewest parameters are taken.
+    * `masked_only`: the layers whose units can be masked but not removed, with the reasons.
     """
 
     why: str = ""

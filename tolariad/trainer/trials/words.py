@@ -27,7 +27,10 @@ class EstimateCosts(Trial, frozen=True, kw_only=True):
 
 
 class Evaluate(Trial, frozen=True, kw_only=True):
-    """Evaluate the test data. `averaged`: with the moving average of the weights; None: if the run keeps one."""
+    """Evaluate the test data.
+
+    `averaged`: use the moving average of the weights; None: use it if the run keeps one.
+    """
 
     averaged: bool | None = None
 
@@ -57,15 +60,53 @@ class ProfileSteps(Trial, frozen=True, kw_only=True):
     output: str
 
 
-AnyTrial: TypeAlias = EstimateCosts | Evaluate | SweepRates | ProfileSteps
+class ExportState(Trial, frozen=True, kw_only=True):
+    """Write a checkpoint's weights for `torch.load(weights_only=True)`, and the optimizer's state if wanted.
+
+    `output`: a file, or a folder if `is_folder`. `averaged`: the moving average of the weights.
+    """
+
+    output: str
+    is_folder: bool = False
+    averaged: bool = False
+    with_optimizer: bool = False
+    promoted: bool = False
+
+
+class TakeWeights(Trial, frozen=True, kw_only=True):
+    """Read weights from a file of safetensors, or one of torch by `weights_only`; write them as safetensors."""
+
+    file: str
+    output: str
+
+
+AnyTrial: TypeAlias = EstimateCosts | Evaluate | SweepRates | ProfileSteps | ExportState | TakeWeights
 
 
 class Refused(msgspec.Struct, frozen=True):
-    """Why there is no answer. `traceback`: of the task, or empty."""
+    """The reason why there is no answer. `traceback` is that of the task's exception, or ""."""
 
     error: str
     traceback: str = ""
     hint: str = ""
+
+
+class ExportedState(msgspec.Struct, frozen=True, kw_only=True):
+    """The files written, with what is in each, and their bytes. `optimizers`: names; "" is the only one."""
+
+    files: dict[str, str]
+    tensors: int
+    size: int
+    optimizers: tuple[str, ...] = ()
+    seeds: tuple[str, ...] = ()
+    compactions: int = 0
+
+
+class TakenWeights(msgspec.Struct, frozen=True, kw_only=True):
+    """The file written: the BLAKE3 of all of it, and its tensors."""
+
+    hash: str
+    tensors: int
 
 
 class Evaluated(msgspec.Struct, frozen=True, kw_only=True):
@@ -134,9 +175,12 @@ class Operation(msgspec.Struct, frozen=True):
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the time of a step goes. `operations`: all, the dearest first. `trace_bytes`: the size of the trace.
+    """Where the time of a step goes.
 
-    `step_ms`: the mean of the steps with a clock, which is the sum of `parts`. `profiled_ms`: that under the profiler.
+    * `step_ms`: the mean of the steps that were timed without the profiler; the sum of `parts`.
+    * `profiled_ms`: the mean of the steps under the profiler.
+    * `operations`: all operations, the most expensive first.
+    * `trace_bytes`: the size of the file `trace`.
     """
 
     device: str

@@ -46,10 +46,14 @@ _RATE_KNOWN: Final = 1.2
 class CourseState:
     """The state of the loss's course. Levels are on the scale of the loss; `floor` and rates are not.
 
-    `begin`, `begin_low`: median and lower quartile of the first eight losses. `floor`: no loss below it is too high; 0
-    until known. `said`: the rise in progress has been recorded. `looks`: how many refreshes in a row the rise was high
-    enough for a rollback. `dead`: gradient norms of exactly zero since eight others. `rate`: the learning rate
-    at the last refresh. `rates`: that at the end of each of the last blocks. `rates_top`: the highest before those.
+    * `begin`, `begin_low`: median and lower quartile of the first eight losses.
+    * `floor`: no loss below it is too high; 0 until it is known.
+    * `said`: the rise in progress has been recorded.
+    * `looks`: the number of refreshes in a row at which the rise was high enough for a rollback.
+    * `dead`: the number of gradient norms of exactly zero since eight others.
+    * `rate`: the learning rate at the last refresh.
+    * `rates`: the learning rate at the end of each of the last blocks.
+    * `rates_top`: the highest learning rate before those.
     """
 
     losses: EnvelopeState = field(default_factory=EnvelopeState)
@@ -69,7 +73,7 @@ class CourseState:
 class Course(CourseState):
     """The loss. A loss between `least` and `limit` is healthy.
 
-    `unit`: the unit of a loss that can have either sign. `may_go_back`: whether a rise may ever call for a rollback.
+    `unit` is the unit of a loss that can have either sign.
     """
 
     losses: Envelope = field(default_factory=Envelope)

@@ -36,8 +36,9 @@ _SPIKE_NORM: Final = math.log(SPIKE_NORM)
 class DetectorState(Struct, forbid_unknown_fields=True):
     """The detector's whole state, part of every checkpoint.
 
-    `row`: unhealthy steps in a row. `exploded`: how many of these, in a row, were above the explosion limit.
-    `not_finite`: how many were not finite.
+    * `row`: the number of unhealthy steps in a row.
+    * `exploded`: the number of these, in a row, that were above the explosion limit.
+    * `not_finite`: the number of steps in a row that were not finite.
     """
 
     course: CourseState = field(default_factory=CourseState)

@@ -45,9 +45,11 @@ class Scale(Enum):
 class EnvelopeState:
     """One envelope as a value. `fresh` is in the signal's own unit, everything else on its scale.
 
-    `blocks`: the levels of the last blocks. `tops`: how far the third highest value of each block lay above its level.
-    `excesses`: the largest excess of each group; the last is the group in progress. `since`: values since the last
-    block ended. `in_group`: values in the group in progress.
+    * `blocks`: the levels of the last blocks.
+    * `tops`: for each block, the distance of its third highest value from its level.
+    * `since`: the number of values since the last block ended.
+    * `excesses`: the largest excess of each group; the last is the group in progress.
+    * `in_group`: the number of values in the group in progress.
     """
 
     scale: Scale = Scale.LOG
@@ -68,9 +70,12 @@ class EnvelopeState:
 class Envelope(EnvelopeState):
     """The envelope of one signal. Its owner appends raw values to `fresh` and calls `refresh` after `REFRESH` of them.
 
-    `level`: the median of the last 32 values. `base`: the lower quartile of the block levels. `excess`: how far the
-    largest of the last 4096 values lay above the level of its time. `spread`: a robust standard deviation. `reach`: the
-    distance of the owner's limit from the level; one value raises the excess to three times that at most.
+    * `level`: the median of the last 32 values.
+    * `base`: the lower quartile of the block levels.
+    * `excess`: the largest distance of one of the last 4096 values from the level of its time.
+    * `spread`: a robust standard deviation.
+    * `reach`: the distance of the owner's limit from the level. One value raises the excess to three times that at
+      most.
     """
 
     reach: float = NO_LIMIT

@@ -31,7 +31,10 @@ class Swing(SwingState):
     """Follows the level from trough to peak and back."""
 
     def follow(self, level: float, turn: float) -> None:
-        """Take the next level. `turn`: how far it must move the other way before the direction counts as turned."""
+        """Take the next level.
+
+        The direction counts as turned if the level has moved by more than `turn` the other way.
+        """
         if self.rises:
             if level > self.top:
                 self.top = level

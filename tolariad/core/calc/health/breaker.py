@@ -111,9 +111,11 @@ def reason_for_conservative(
 ) -> str | None:
     """Return the reason to be in conservative mode, or None.
 
-    `rate_violations`: since the mode was last left. `rate_violations_max`: how many are too many; at least the default,
-    or the breaker's threshold if that is higher. `slow_boundaries`: how many in a row exceeded their budget; 0 if
-    overruns are only recorded (`budgets.act: false`).
+    * `rate_violations`: the number of violations since the mode was last left.
+    * `rate_violations_max`: the number at which the mode begins: the default, or the breaker's threshold if that is
+      higher.
+    * `slow_boundaries`: the number of boundaries in a row that exceeded their budget; 0 if overruns are only recorded
+      (`budgets.act: false`).
     """
     if open_breakers:
         return f"open breaker: {', '.join(open_breakers)}"

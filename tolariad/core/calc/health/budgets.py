@@ -24,10 +24,13 @@ Kind: TypeAlias = Literal["soft", "safety"]
 
 
 class Budget(Struct, frozen=True):
-    """One limit. `source`: number and section of the source document. `part_of`: the budget that it is a share of.
+    """One limit.
 
-    `setting`: the configuration key that overrides `limit`. `unmeasured`: why nothing measures it yet, or "".
-    `compares`: what is compared with what, if the name does not say it.
+    * `source`: number and section of the source document.
+    * `part_of`: the budget that it is a share of.
+    * `setting`: the configuration key that overrides `limit`.
+    * `unmeasured`: the reason why nothing measures it yet, or "".
+    * `compares`: what is compared with what, if the name does not say it.
     """
 
     name: str

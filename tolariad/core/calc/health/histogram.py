@@ -47,9 +47,13 @@ def upper_end(bucket: int) -> float:
 
 
 class Histogram(msgspec.Struct, frozen=True):
-    """All measurements of one quantity. `counts`: by bucket, ascending. `breaches`: values over the limit.
+    """All measurements of one quantity.
 
-    `waits`: of durations that exclude waiting, how long each was waited in addition; `clock`: both together.
+    * `count`: the number of measurements. `worst`: the largest.
+    * `breaches`: the number of values over the limit.
+    * `counts`: the number of values in each bucket, ascending.
+    * `waits`: for durations that exclude waiting, the time that each waited in addition.
+    * `clock`: the same durations including the wait.
     """
 
     count: int = 0
@@ -107,7 +111,10 @@ def _both(some: tuple[Bucket, ...], more: Iterable[Bucket]) -> tuple[Bucket, ...
 
 
 def with_one(histogram: Histogram, value: float, limit: float, waited: float | None = None) -> Histogram:
-    """Return the histogram with one more value. `waited`: how long it took beyond that; None: not measured."""
+    """Return the histogram with one more value.
+
+    `waited` is the time that the operation waited in addition to `value`; None: not measured.
+    """
     return added(
         histogram,
         count=1,

@@ -96,7 +96,7 @@ class GroupConfig(Struct, frozen=True):
     `min_lr` limits the decay, not the start of the warm-up; `max_lr` limits everything. STEP multiplies by
     `step_factor` every `step_epochs`. WSD decays over the last `decay_fraction` of the run. `plateau` is for
     MORPHO_ADAPTIVE, `rule` for the policies that it names, and `function` for FUNCTION: `file.py:function`, or
-    its table.
+    its table. `warmup_steps`, if it is not None, takes the place of `warmup_epochs`.
     """
 
     name: str
@@ -114,6 +114,12 @@ class GroupConfig(Struct, frozen=True):
     plateau: PlateauRule = PlateauRule()
     rule: CurveRule = CurveRule()
     function: str | Tabulated = ""
+    warmup_steps: int | None = None
+
+    @property
+    def warms_up_by_epochs(self) -> bool:
+        """Return whether the length of the warm-up depends on that of an epoch."""
+        return self.warmup_steps is None and self.warmup_epochs > 0
 
 
 _NUMBERS: Final = ("base_lr", "min_lr", "max_lr", "warmup_factor", "step_factor", "decay_fraction")
@@ -171,7 +177,9 @@ def schedule_of(
     config = _in_floats(config)
     _check(config)
     total_steps = curve_length(total_steps, start)
-    warmup_steps = 0 if config.policy in WHOLE_RUN else config.warmup_epochs * steps_per_epoch
+    warmup_steps = config.warmup_epochs * steps_per_epoch if config.warmup_steps is None else config.warmup_steps
+    if config.policy in WHOLE_RUN:
+        warmup_steps = 0
     if total_steps is not None:
         warmup_steps = shortened_warmup(warmup_steps, total_steps)
     return Schedule(
@@ -236,6 +244,7 @@ def _check(config: GroupConfig) -> None:
         "min_lr": not 0.0 <= config.min_lr < float("inf"),
         "max_lr": config.max_lr is not None and not config.max_lr >= config.base_lr,
         "warmup_epochs": config.warmup_epochs < 0,
+        "warmup_steps": config.warmup_steps is not None and config.warmup_steps < 0,
         "warmup_factor": not 0.0 < config.warmup_factor <= 1.0,
         "warmup_type": config.warmup_type not in {one.value for one in Warmup},
         "step_epochs": config.step_epochs < 1,

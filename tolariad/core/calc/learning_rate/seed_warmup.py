@@ -19,8 +19,8 @@ FACTOR: Final = 0.01
 def seed_schedule(host: Schedule, start: int, warmup_steps: int, base_lr: float | None = None) -> Schedule:
     """Return the schedule of a seed that germinates after step `start`.
 
-    `host`: that of the host's first group. It gives the base rate, unless `base_lr` is set, the limits, and the
-    parameters of the curve that an order may ask for. The host's own decay does not apply.
+    `host` is the schedule of the host's first group. It gives the base rate, unless `base_lr` is set, the limits, and
+    the parameters of the curve that an order may ask for. The host's own decay does not apply.
     """
     return replace(
         host,
@@ -38,9 +38,11 @@ def seed_schedule(host: Schedule, start: int, warmup_steps: int, base_lr: float 
 def seed_warmup_steps(epochs: int, step: int, *, steps_per_epoch: int, epochs_ended: int, total: int | None) -> int:
     """Return the updates in the warm-up of a seed that germinates after step `step`.
 
-    `epochs`: its length as configured. `steps_per_epoch`: 0 if the data has no length; the mean of the epochs so far
-    then counts. `total`: the planned updates of the run; None: not known. A warm-up that is as long as the rest of the
-    run is shortened to half of that.
+    * `epochs`: the configured length.
+    * `steps_per_epoch`: 0 if the data has no length; the mean of the epochs so far then counts.
+    * `total`: the planned updates of the run; None: not known.
+
+    A warm-up that is as long as the rest of the run is shortened to half of that.
     """
     length = steps_per_epoch or -(-step // max(1, epochs_ended))
     left = curve_length(total, step)

@@ -39,11 +39,15 @@ _STRICTER: Final = (PruningDecision.GO, PruningDecision.CONDITIONAL_GO, PruningD
 class AnalysisRequest(Copying, frozen=True, kw_only=True):
     """Asks for the analysis of a committed checkpoint.
 
-    `manifest`: BLAKE3 of its manifest. `share`, `cap`: what this cycle, and all cycles, may prune of the parameters.
-    `pruned`: parameters that are masked or removed already, and `pruned_channels` the channels; `taken`: parameters
-    that compactions removed. `masked`: units that are masked in the checkpoint. `removed`: how many units of each group
-    compactions took. `avoid`: units that were rejected, which are not chosen. `former`: the importance file of the
-    analysis before, `output`: the one to write; both relative to the run's folder.
+    * `manifest`: BLAKE3 of its manifest.
+    * `share`, `cap`: the shares of the parameters that this cycle, and all cycles, may prune.
+    * `pruned`, `pruned_channels`: the number of parameters, and of channels, that are masked or removed already.
+    * `taken`: the number of parameters that compactions removed.
+    * `masked`: the units that are masked in the checkpoint.
+    * `removed`: the number of units that compactions removed from each group.
+    * `avoid`: units that were rejected, which are not chosen.
+    * `former`: the importance file of the analysis before, relative to the run's folder.
+    * `output`: the importance file to write, relative to the run's folder.
     """
 
     cycle: int
@@ -64,9 +68,10 @@ class AnalysisRequest(Copying, frozen=True, kw_only=True):
 
 
 class AnalysedGroup(Struct, frozen=True, kw_only=True):
-    """A group of units that can be pruned one by one. `width`: its units now, masked ones included.
+    """A group of units that can be pruned one by one.
 
-    `cuts`: the parameters that go with each unit; they name the shapes of the answer.
+    `width` is the number of its units now, masked ones included. `cuts` are the parameters that go with each unit; they
+    refer to the shapes of the answer.
     """
 
     name: str
@@ -77,14 +82,21 @@ class AnalysedGroup(Struct, frozen=True, kw_only=True):
 
 
 class AnalysisAnswer(Struct, frozen=True, kw_only=True):
-    """The answer. `units`: those that this cycle would mask, `scores`: the importance of each.
+    """The answer to an AnalysisRequest.
 
-    `masks_sha256`: hash of their masks. `plan`: the coordinates of these units in every tensor, for the trainer.
-    `correlation`: Spearman's, of importance and measured change of the loss on `sampled` units. `stability`: the same
-    of this and the former importance. None: not measured. `samples`: that the importance is from. `parameters`: of the
-    model as it is; `parameters_masked`: those that these units mask beyond those that are masked. `shapes`: of the
-    parameters that groups lie in. `refused`: modules that cannot be pruned, with the reasons. `file_bytes`: of the
-    importance file. `seconds`: from start to answer, `cpu_seconds`: the process's time on a core.
+    * `units`: the units that this cycle would mask. `scores`: the importance of each.
+    * `masks_sha256`: the hash of their masks.
+    * `plan`: the coordinates of these units in every tensor, for the trainer.
+    * `correlation`: Spearman's rank correlation of importance and measured change of the loss, on `sampled` units;
+      None: not measured.
+    * `stability`: the rank correlation of this importance and the former one; None: not measured.
+    * `samples`: the number of samples from which the importance was computed.
+    * `parameters`: the number of parameters of the model as it is.
+    * `parameters_masked`: the number of parameters that these units mask beyond those that are masked.
+    * `shapes`: the shapes of the parameters in which the groups' units lie.
+    * `refused`: modules that cannot be pruned, with the reasons.
+    * `file_bytes`: the size of the importance file.
+    * `seconds`: the time from start to answer. `cpu_seconds`: the processor time of the process.
     """
 
     cycle: int
@@ -112,9 +124,12 @@ class AnalysisAnswer(Struct, frozen=True, kw_only=True):
 
 
 class Choice(Struct, frozen=True, kw_only=True):
-    """What a cycle chooses from. `total`: parameters before any pruning; `allowed`: how many of them it may prune.
+    """The units from which a cycle chooses, and how much it may choose.
 
-    `shapes`: of the parameters that the layers' units lie in. `masked`: units that are masked already.
+    * `shapes`: the shapes of the parameters in which the layers' units lie.
+    * `masked`: the units that are masked already.
+    * `total`: the number of parameters before any pruning.
+    * `allowed`: the number of parameters that the cycle may prune.
     """
 
     layers: tuple[PrunableLayer, ...]
@@ -138,7 +153,8 @@ def choice_of(
 ) -> Choice:
     """Return what a cycle may choose from: its share of the parameters, under the cap of all cycles.
 
-    `parameters`: of the model as it is. With those that compactions took they are its parameters before any pruning.
+    `parameters` is the number of parameters of the model as it is. Together with those that compactions removed, it is
+    the number before any pruning.
     """
     choice = Choice(
         layers=tuple(layers_of(groups, request)),
@@ -180,7 +196,7 @@ def chosen_units(
 ) -> Units:
     """Return the units to mask: those with the lowest scores that fit into `parameters`, and none of `avoid`.
 
-    `scores`: of every unit that the model has now. Raises ValueError for a NaN.
+    `scores` holds a score for every unit that the model has now. Raises ValueError for a NaN.
     """
     return choose(choice.layers, scores, parameters, prune, count=choice.count(), avoid=avoid)
 
@@ -277,7 +293,10 @@ def _faults_of_units(request: AnalysisRequest, answer: AnalysisAnswer, prune: Pr
 def faults_of_choice(
     units: Units, plan: str, parameters: int, allowed: int, decision: PruningDecision
 ) -> Iterator[str]:
-    """Yield why these units cannot be masked, as clauses. `allowed`: how many parameters may go after GO."""
+    """Yield why these units cannot be masked, as clauses.
+
+    `allowed` is the number of parameters that may be masked after GO.
+    """
     if fault := fault_of(units):
         yield fault
     most = allowed // 2 if decision is PruningDecision.CONDITIONAL_GO else allowed

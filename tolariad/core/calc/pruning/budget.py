@@ -29,8 +29,10 @@ class UnitKind(Enum):
 class PrunableLayer(Struct, frozen=True, kw_only=True):
     """A layer whose units can be pruned one by one.
 
-    `width`: units before any pruning. `live`: indices of the units that are left. `channels`: channels in each unit,
-    such as a head's, or those that share a group of GroupNorm. `cuts`: the parameters that go with each unit.
+    * `width`: the number of units before any pruning.
+    * `live`: the indices of the units that are left.
+    * `channels`: the number of channels in each unit, such as a head's, or those that share a group of GroupNorm.
+    * `cuts`: the parameters that go with each unit.
     """
 
     name: str
@@ -64,10 +66,12 @@ def choose(
 ) -> dict[str, tuple[int, ...]]:
     """Return the units to prune by layer, ascending: those with the lowest scores that fit into `parameters`.
 
-    `scores`: for each layer a score for every unit that the model has now; those of pruned units are not read. Units of
-    `avoid` are not chosen. Equal scores are taken in the order of layers and units. A unit is passed over if more
-    parameters would go with it than are left of the budget when its turn comes. `count` has what is pruned already, and
-    the chosen units are taken from it. Raises ValueError if a live unit has no score, or one that is not a number.
+    `scores` holds, for each layer, a score for every unit that the model has now; scores of pruned units are not read.
+    `count` already counts what is pruned; the chosen units are taken from it. Units of `avoid` are not chosen. Equal
+    scores are taken in the order of layers and units. A unit is passed over if more parameters would go with it than
+    are left of the budget when its turn comes.
+
+    Raises ValueError if a live unit has no score, or one that is not a number.
     """
     queue = _ranked(layers, scores, avoid)
     left = {layer.name: removable(layer, prune) for layer in layers}

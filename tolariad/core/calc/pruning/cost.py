@@ -20,8 +20,8 @@ Shape = tuple[int, ...]
 class Cut(Struct, frozen=True):
     """Where the units of a group lie in one dimension of one parameter.
 
-    `parameter`: its place in the list of shapes. `indices`: how many of the dimension's indices each unit has; a single
-    number holds for all units.
+    `parameter` is an index into the list of shapes. `indices` holds the number of the dimension's indices that belong
+    to each unit; a single number holds for all units.
     """
 
     parameter: int
@@ -34,7 +34,7 @@ class Cut(Struct, frozen=True):
 
 
 class ParameterCount:
-    """Counts the parameters that go as units are taken, one after the other. `gone`: how many they are so far."""
+    """Counts the parameters that go as units are taken, one after the other. `gone` is their number so far."""
 
     def __init__(self, shapes: Sequence[Shape]) -> None:
         self.gone = 0

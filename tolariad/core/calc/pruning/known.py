@@ -1,4 +1,4 @@
-"""The importance that earlier analyses have left behind, for the request of the next one."""
+"""The importance that earlier analyses have computed, for the request of the next one."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ from msgspec import Struct
 
 
 class KnownImportance(Struct, frozen=True, kw_only=True):
-    """The scores of the newest analysis, by group. `epoch`: of its checkpoint. `samples`: that the scores are from."""
+    """The scores of the newest analysis, by group.
+
+    `epoch` is the epoch of its checkpoint, `samples` the number of samples from which the scores were computed.
+    """
 
     epoch: int
     estimator: str

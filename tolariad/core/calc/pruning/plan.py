@@ -24,7 +24,7 @@ class PlannedShare(Struct, frozen=True):
 class PrunePlan(Copying, frozen=True, kw_only=True):
     """The configured numbers, with the names of their keys. Shares ascend by epoch.
 
-    `compact_every`: sets of masks after which the channels are removed; 0: only on order.
+    `compact_every`: the number of sets of masks after which the channels are removed; 0: only on order.
     """
 
     transition_epoch: int = 30

@@ -30,10 +30,12 @@ class PruningDecision(IntEnum):
 class MaskMeasure(Struct, frozen=True, kw_only=True):
     """The measurements of the validation on a copy.
 
-    `accuracy` and `gradient_norm` are those of the masked copy, `_before` those of the model as it is. `spread`: of the
-    accuracy in repeated validations of one model. `structure`: what is wrong with the masks themselves, as a clause; ""
-    if nothing is. `without_gradient`: names of live parameters that got none. `layer_share`: the greatest share of a
-    layer that is pruned. `memory`: the share that is in use; None: not measured, or the masks are not to blame.
+    * `accuracy`, `gradient_norm`: those of the masked copy; `..._before` are those of the model as it is.
+    * `layer_share`: the greatest share of a layer that is pruned.
+    * `spread`: the spread of the accuracy in repeated validations of one model.
+    * `structure`: the fault in the masks themselves, as a clause; "" if there is none.
+    * `without_gradient`: the names of live parameters that got no gradient.
+    * `memory`: the share of the memory that is in use; None: not measured, or the masks are not the cause.
     """
 
     accuracy_before: float
@@ -67,7 +69,10 @@ class AccuracyLimits(Protocol):
 
 
 def accuracy_margin(limits: AccuracyLimits, spread: float) -> float:
-    """Return the drop of accuracy that is allowed, absolute. `spread`: that of repeated validations of one model."""
+    """Return the drop of accuracy that is allowed, absolute.
+
+    `spread` is the spread of the accuracy in repeated validations of one model.
+    """
     return max(limits.accuracy_drop, limits.spread_factor * spread)
 
 
@@ -176,7 +181,10 @@ class Trip(Struct, frozen=True, kw_only=True):
 
 
 def accuracy_trip(limits: AccuracyLimits, spread: float, before: float, accuracy: float) -> Trip | None:
-    """Return the limit that this accuracy exceeds in the safety window, if it does. `before`: that before the masks."""
+    """Return the limit that this accuracy exceeds in the safety window, or None.
+
+    `before` is the accuracy before the masks.
+    """
     limit, drop = accuracy_margin(limits, spread), before - accuracy
     # Negated: an accuracy that is not a number exceeds every limit.
     if not drop <= limit:  # safety: accuracy-that-is-no-number-rejects

@@ -47,12 +47,15 @@ GATES: Final[Mapping[Stage, Gate]] = MappingProxyType(
 class SeedMeasure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The measurements of one seed. Every number is finite; -1: not measured.
 
-    `gradient_norm`: L2 norm of the seed's gradients in the newest update. `steps_in_stage`: updates since the last
-    move. `dropped`: updates since then that were dropped because the seed's gradients were not finite.
-    `isolation_violations`: times since germination that the seed's gradient reached the host. `interface_violations`:
-    times since germination that the seed's output had another shape or dtype than its input. `drift`: the L2 norm of
-    the seed's output minus its input, divided by that of the input. `latency_ms`: time of the seed's forward pass.
-    `non_finite`: elements of its parameters that are not finite.
+    * `gradient_norm`: the L2 norm of the seed's gradients in the newest update.
+    * `steps_in_stage`: the updates since the last move.
+    * `dropped`: the updates since then that were dropped because the seed's gradients were not finite.
+    * `isolation_violations`: the number of times since germination that the seed's gradient reached the host.
+    * `interface_violations`: the number of times since germination that the seed's output had another shape or dtype
+      than its input.
+    * `drift`: the L2 norm of the seed's output minus its input, divided by that of the input.
+    * `latency_ms`: the time of the seed's forward pass.
+    * `non_finite`: the number of elements of its parameters that are not finite.
     """
 
     slot: str

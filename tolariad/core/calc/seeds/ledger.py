@@ -33,9 +33,9 @@ def germinated(
     dtype: str = "",
     warmup_steps: int | None = None,
 ) -> ShapeChange:
-    """Return the entry of a germination. `example`, `dtype`: shape and type of the slot's input.
+    """Return the entry of a germination. `example` and `dtype` are the shape and type of the slot's input.
 
-    `warmup_steps`: of the seed's rate; None, as in older versions: the entry does not have it.
+    `warmup_steps` is the length of the seed's warm-up. With None, as in older versions, the entry does not have it.
     """
     arguments: dict[str, Any] = {
         "blueprint": blueprint,

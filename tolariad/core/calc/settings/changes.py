@@ -20,6 +20,7 @@ RELOADABLE: Final = (
     "budgets",
     "control",
     "checkpoint.keep_last",
+    "checkpoint.keep",
     "checkpoint.keep_days",
     "checkpoint.importance_days",
     "checkpoint_storage_quota_gb",
@@ -72,7 +73,9 @@ NEVER: Final[Mapping[str, str]] = {
     "seeds.optimizer": "a resume restores the optimizers of seeds with their arguments",
 }
 # Rates of a part or a group of the optimizer are the controller's. They change as those of `learning_rate` do.
-_RATE: Final = re.compile(r"optimizer(s\.[^.]+)?(\.groups(\[\d+\])?)?\.(base_lr|policy|warmup_epochs|min_lr|max_lr)")
+_RATE: Final = re.compile(
+    r"optimizer(s\.[^.]+)?(\.groups(\[\d+\])?)?\.(base_lr|policy|warmup_epochs|warmup_steps|min_lr|max_lr)"
+)
 
 
 class Change(enum.Enum):

@@ -15,12 +15,27 @@ class Checkpoint(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     interval_s: Annotated[units.PositiveSeconds, Meta(description="seconds of training between two checkpoints")] = (
         180.0
     )
+    interval_steps: Annotated[
+        units.Positive | None,
+        Meta(description="steps between two checkpoints, in addition; absent: steps do not count"),
+    ] = None
     min_gap_s: Annotated[
-        units.Seconds, Meta(description="least seconds between two checkpoints, unless one is ordered")
+        units.Seconds,
+        Meta(
+            description="least seconds between two checkpoints, unless one is ordered; less if one takes under "
+            "a hundredth of that time to write"
+        ),
     ] = 30.0
     keep_last: Annotated[
         units.Positive, Meta(description="number of newest usable checkpoints that are never deleted")
     ] = 3
+    keep: Annotated[
+        units.Positive,
+        Meta(
+            description="number of other checkpoints that are kept, spread evenly over the run; the first, the best, "
+            "the newest and those that a rollback needs are not counted"
+        ),
+    ] = 20
     keep_days: Annotated[units.Days, Meta(description="days after which other checkpoints are deleted")] = 7.0
     importance_days: Annotated[units.Days, Meta(description="days after which importance statistics are deleted")] = (
         30.0

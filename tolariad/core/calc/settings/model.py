@@ -212,6 +212,10 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             description="end after so many optimizer updates; if the data has no length, the schedule is drawn for them"
         ),
     ] = None
+    tokens: Annotated[
+        units.Positive | None,
+        Meta(description="end after so many tokens, which the task counts: `loss` returns `tokens` beside the loss"),
+    ] = None
     hours: Annotated[
         units.Hours | None,
         Meta(description="end after so many hours of training; pauses, restarts and re-run steps do not count"),
@@ -285,8 +289,8 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     precision: Annotated[
         Literal["fp32", "bf16", "fp16"],
         Meta(
-            description="of the forward pass; parameters stay fp32. fp16 scales the loss and skips a step if its "
-            "gradients overflow"
+            description="number format of the forward pass; parameters stay fp32. fp16 scales the loss and skips a "
+            "step if its gradients overflow"
         ),
     ] = "fp32"
     accumulate: Annotated[

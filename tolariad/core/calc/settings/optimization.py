@@ -59,6 +59,9 @@ class LearningRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
             "fit is shortened to half the run"
         ),
     ] = 10
+    warmup_steps: Annotated[units.StepCount | None, Meta(description="steps of warm-up, in place of warmup_epochs")] = (
+        None
+    )
     warmup_factor: Annotated[float, Meta(gt=0, le=1, description="the warm-up starts at base_lr times this")] = 0.1
     warmup_type: Annotated[Literal["linear", "exponential", "cosine"], Meta(description="shape of the warm-up")] = (
         "linear"
@@ -122,6 +125,7 @@ class OptimizerGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     base_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.base_lr")] = None
     policy: Annotated[PolicyOrFunction | None, Meta(description="instead of learning_rate.policy")] = None
     warmup_epochs: Annotated[units.EpochCount | None, Meta(description="instead of learning_rate.warmup_epochs")] = None
+    warmup_steps: Annotated[units.StepCount | None, Meta(description="instead of learning_rate.warmup_steps")] = None
     min_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.min_lr")] = None
     max_lr: Annotated[units.PositiveRate | None, Meta(description="instead of learning_rate.max_lr")] = None
     weight_decay: Annotated[units.Coefficient | None, Meta(description="instead of the optimizer's")] = None
@@ -135,7 +139,7 @@ class OptimizerGroup(Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Optimizer(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The optimizer and its arguments. An absent argument keeps the optimizer's default.
+    """The optimizer and its arguments, each with the optimizers that have it. An absent one keeps its default.
 
     Rates are in `learning_rate`.
     """
@@ -188,5 +192,6 @@ class PartOptimizer(Optimizer, frozen=True, kw_only=True, forbid_unknown_fields=
     base_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.base_lr")] = None
     policy: Annotated[PolicyName | None, Meta(description="instead of learning_rate.policy")] = None
     warmup_epochs: Annotated[units.EpochCount | None, Meta(description="instead of learning_rate.warmup_epochs")] = None
+    warmup_steps: Annotated[units.StepCount | None, Meta(description="instead of learning_rate.warmup_steps")] = None
     min_lr: Annotated[units.Rate | None, Meta(description="instead of learning_rate.min_lr")] = None
     max_lr: Annotated[units.PositiveRate | None, Meta(description="instead of learning_rate.max_lr")] = None

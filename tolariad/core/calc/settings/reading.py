@@ -262,17 +262,22 @@ def _type_words(types: re.Match[str]) -> str:
 
 
 def _unknown(key: str, path: str, siblings: list[str]) -> Problem:
-    """Return the problem of an unknown key with the nearest known one: a sibling, else the same name elsewhere."""
+    """Return the problem of an unknown key with the known one that was meant.
+
+    That is the same name elsewhere, else a sibling that is spelt alike, else any key that is.
+    """
     own_rate = "base_lr" if key == "lr" and path.startswith("optimizers.") else None
     moved = _MOVED.get(_without_indices(path), own_rate)
     if moved:
         return Problem(path=path, what=f"is not set here; use {moved}")
-    meant = nearest(key, siblings, KEYS_ALIKE)
-    if meant is None:
-        everywhere = known_keys()
-        namesakes = (name for name in everywhere if name.rsplit(".", 1)[-1] == key)
-        meant = next(namesakes, None) or nearest(path, everywhere, _PATHS_ALIKE)
-    return Problem(path=path, what="unknown key", nearest=meant)
+    everywhere = known_keys()
+    namesakes = [name for name in everywhere if name.rsplit(".", 1)[-1] == key]
+    if key in namesakes and "." in path:
+        section = path.rpartition(".")[0]
+        return Problem(path=path, what=f"unknown key; {key} is set at the top level, beside {section.split('.')[0]}")
+    # Of several the one whose path is most like this one.
+    meant = nearest(path, namesakes, 0.0) or nearest(key, siblings, KEYS_ALIKE)
+    return Problem(path=path, what="unknown key", nearest=meant or nearest(path, everywhere, _PATHS_ALIKE))
 
 
 def _keys_below(kind: type[Struct], prefix: str) -> Iterator[str]:

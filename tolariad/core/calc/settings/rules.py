@@ -17,7 +17,7 @@ from tolariad.core.calc.learning_rate.schedule import WHOLE_RUN, policy_named
 from tolariad.core.calc.seeds.stages import GROWTH
 from tolariad.core.calc.settings.changes import Change, change_of, is_under
 from tolariad.core.calc.settings.model import Settings
-from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, PartOptimizer
+from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, OptimizerGroup, PartOptimizer
 from tolariad.core.calc.settings.pruning import Prune, ShareFrom
 from tolariad.core.calc.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.calc.settings.strategies import strategy_problems
@@ -49,7 +49,8 @@ OPTIMIZER_ARGUMENTS: Final[Mapping[str, frozenset[str]]] = {
 # The stages in which a seed exists.
 _STAGES: Final = tuple(stage.name for stage in GROWTH)
 # The fields of a group that are not arguments of the optimizer: pattern, name and rates.
-_GROUP_OWN: Final = frozenset({"match", "name", "base_lr", "policy", "warmup_epochs", "min_lr", "max_lr"})
+_RATES_OWN: Final = ("base_lr", "policy", "warmup_epochs", "warmup_steps", "min_lr", "max_lr")
+_GROUP_OWN: Final = frozenset({"match", "name", *_RATES_OWN})
 _OWN_TASK: Final = re.compile(r"^(lightning:)?([A-Za-z_][\w.]*|[^:]+\.py):[A-Za-z_][\w.]*$")
 
 
@@ -96,8 +97,9 @@ def implied_warmup(settings: Settings) -> int:
 
 
 def with_implied_warmup(settings: Settings) -> Settings:
-    """Return the settings of a user who sets no warm-up."""
-    return _with_warmup(settings, implied_warmup(settings))
+    """Return the settings of a user who sets no warm-up in epochs: one in steps takes its place."""
+    counts_steps = settings.learning_rate.warmup_steps is not None
+    return _with_warmup(settings, 0 if counts_steps else implied_warmup(settings))
 
 
 def with_warmup_of(settings: Settings, former: Settings) -> Settings:
@@ -106,6 +108,8 @@ def with_warmup_of(settings: Settings, former: Settings) -> Settings:
     Another number of epochs then changes no rate of a step that is made.
     """
     is_implied = all(one.learning_rate.warmup_epochs == implied_warmup(one) for one in (settings, former))
+    if settings.learning_rate.warmup_steps is not None:
+        return settings
     if not is_implied or settings.learning_rate.policy != former.learning_rate.policy:
         return settings
     return _with_warmup(settings, former.learning_rate.warmup_epochs)
@@ -113,8 +117,9 @@ def with_warmup_of(settings: Settings, former: Settings) -> Settings:
 
 def rates_of(settings: Settings, part: PartOptimizer) -> LearningRate:
     """Return the rates of a part's optimizer: its own keys, and those of `learning_rate` for what it leaves out."""
-    own = {key: getattr(part, key) for key in ("base_lr", "policy", "warmup_epochs", "min_lr", "max_lr")}
-    given = {key: value for key, value in own.items() if value is not None}
+    given = {key: getattr(part, key) for key in _RATES_OWN if getattr(part, key) is not None}
+    if "warmup_epochs" in given:
+        given.setdefault("warmup_steps", None)
     return msgspec.structs.replace(settings.learning_rate, **given)
 
 
@@ -142,23 +147,27 @@ def _with_warmup(settings: Settings, epochs: int) -> Settings:
     )
 
 
+def _warmup_epochs(one: LearningRate | OptimizerGroup) -> int:
+    return 0 if one.warmup_steps is not None else one.warmup_epochs or 0
+
+
 def rate_notes(settings: Settings) -> Iterator[str]:
     """Yield a sentence for each part of the schedules that does not do what its key says."""
     general = settings.learning_rate
     rates = [rates_of(settings, part) for part in settings.optimizers.values()] or [general]
     groups = [group for one in (settings.optimizer, *settings.optimizers.values()) for group in one.groups]
-    warmups = [0 if policy_named(one.policy) in WHOLE_RUN else one.warmup_epochs for one in rates]
-    warmups += [group.warmup_epochs or 0 for group in groups]
+    warmups = [0 if policy_named(one.policy) in WHOLE_RUN else _warmup_epochs(one) for one in rates]
+    warmups += [_warmup_epochs(group) for group in groups]
     if max(warmups) >= settings.epochs:
         yield (
             f"a warm-up of {counted(max(warmups), 'epoch')} does not fit into a run of "
             f"{counted(settings.epochs, 'epoch')}: "
             "it is shortened to half the run"
         )
-    owners = [(one.policy, one.warmup_epochs) for one in rates]
-    owners += [(one.policy or general.policy, one.warmup_epochs or 0) for one in groups]
-    for policy in dict.fromkeys(policy for policy, epochs in owners if policy_named(policy) in WHOLE_RUN and epochs):
-        yield f"warmup_epochs has no effect on the policy {policy}, whose curve begins at the first step"
+    owners = [(one.policy, one.warmup_steps or one.warmup_epochs) for one in rates]
+    owners += [(one.policy or general.policy, one.warmup_steps or one.warmup_epochs or 0) for one in groups]
+    for policy in dict.fromkeys(policy for policy, warmup in owners if policy_named(policy) in WHOLE_RUN and warmup):
+        yield f"a warm-up has no effect on the policy {policy}, whose curve begins at the first step"
     if general.num_cycles == 1 and any(policy == "cosine_restarts" for policy, _ in owners):
         yield (
             "the policy cosine_restarts has no restart with learning_rate.num_cycles 1, the default of transformers: "
@@ -265,7 +274,26 @@ def _rate_problems(settings: Settings) -> list[Problem]:
             problems.append(Problem(path=f"{path}.base_lr", what=f"{rates.base_lr:g} is below min_lr {rates.min_lr:g}"))
         if rates.max_lr is not None and rates.base_lr > rates.max_lr:
             problems.append(Problem(path=f"{path}.base_lr", what=f"{rates.base_lr:g} is above max_lr {rates.max_lr:g}"))
+    problems += [
+        Problem(path=f"{path}.warmup_steps", what="and warmup_epochs are both set: set one of them, the other to 0")
+        for path, one in _with_a_warmup(settings)
+        if one.warmup_steps and one.warmup_epochs
+    ]
     return problems
+
+
+def _with_a_warmup(settings: Settings) -> Iterator[tuple[str, LearningRate | OptimizerGroup | PartOptimizer]]:
+    yield "learning_rate", settings.learning_rate
+    for name, part in settings.optimizers.items():
+        yield f"optimizers.{name}", part
+    for path, optimizer in (("optimizer", settings.optimizer), *_named_parts(settings)):
+        for number, group in enumerate(optimizer.groups):
+            yield f"{path}.groups[{number}]", group
+
+
+def _named_parts(settings: Settings) -> Iterator[tuple[str, Optimizer]]:
+    for name, part in settings.optimizers.items():
+        yield f"optimizers.{name}", part
 
 
 def _groups_rates(optimizer: Optimizer, general: LearningRate, path: str) -> Iterator[tuple[str, LearningRate]]:

@@ -39,6 +39,8 @@ TASK_DEFAULTS: Final[Mapping[str, Layer]] = MappingProxyType(
 TASK_OPTIONS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = MappingProxyType(
     {"digits": {"model": ("mlp", "cnn")}}
 )
+# The name in the journal for the task of a program that calls `Tolaria.train` or has a loop of its own.
+GIVEN: Final = "given"
 # Before the name of a LightningModule: `lightning:./file.py:Module`.
 LIGHTNING: Final = "lightning:"
 # The rates are those of its configure_optimizers: nothing is laid over them.

@@ -17,6 +17,7 @@ from tolariad.core.calc.bounds import COUNT_MAX, EPOCH_MAX
 Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
 Epochs = Annotated[int, Meta(ge=1, le=EPOCH_MAX)]
 EpochCount = Annotated[int, Meta(ge=0, le=EPOCH_MAX)]
+StepCount = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Threads = Annotated[int, Meta(ge=1, le=4096)]
 Processes = Annotated[int, Meta(ge=0, le=4096)]
 Number64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]

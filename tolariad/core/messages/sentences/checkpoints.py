@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from tolariad.core import messages as m
-from tolariad.core.calc.text.phrases import counted, size
+from tolariad.core.calc.text.phrases import counted, listed, size
 from tolariad.core.messages.sentences.givers import Sentences
 
 _BEGUN: Final = {
@@ -50,6 +50,11 @@ def _differs(found: m.Difference) -> str:
     return f"{_VALUES.get(found.field, found.field)} of step {found.step} was {was} and is {now}"
 
 
+def _diverged(e: m.RerunDiverged) -> str:
+    code = f" since {listed(e.code)} changed" if e.code else ""
+    return f"The re-run differs from the journal{code}, and the run stops: {_differs(e.difference)}."
+
+
 def _values(was: str, found: str) -> tuple[str, str]:
     """Return both values with as many digits as it takes to tell them apart. Older journals have hexadecimal floats."""
     try:
@@ -80,5 +85,5 @@ SENTENCES: Final[Sentences] = {
     m.RerunBegun: "Steps {e.first} to {e.last} are being run again from {e.checkpoint}.",
     m.RerunFinished: _rerun,
     m.RerunAborted: "The re-run did not reach its end{why}",
-    m.RerunDiverged: lambda e: f"The re-run differs from the journal, and the run stops: {_differs(e.difference)}.",
+    m.RerunDiverged: _diverged,
 }

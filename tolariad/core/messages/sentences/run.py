@@ -19,7 +19,7 @@ def _disk_recovered(e: m.DiskRecovered) -> str:
 
 
 def _began(e: m.RunStarted) -> str:
-    origin = f", with the weights of {e.began_from.checkpoint} of {e.began_from.folder}" if e.began_from else ""
+    origin = f", with the weights of {e.began_from.words}" if e.began_from else ""
     return f"Run {e.name} began: task {e.task}, seed {e.rng_seed}{origin}."
 
 

@@ -6,7 +6,7 @@ from typing import Final
 
 from tolariad.core import messages as m
 from tolariad.core.calc.text.phrases import because, counted, size
-from tolariad.core.messages.sentences.givers import Sentences
+from tolariad.core.messages.sentences.givers import OrderSentences, OrderWords, Sentences
 
 _VOTES: Final = {
     m.Vote.AGREED: "agreed to rollback {e.rollback}",
@@ -41,15 +41,19 @@ def _voted(e: m.StrategyVoted) -> str:
     return f"The strategy {_VOTES[e.vote].format(e=e)}{because(e.why)}"
 
 
+ORDERS: Final[OrderSentences] = {
+    m.KeepStrategyState: OrderWords(
+        given=lambda e: f"The strategy has a new state after epoch {e.order.epoch}: {size(len(e.order.state))}.",
+        acted="Checkpoints contain the strategy's state after epoch {e.order.epoch}.",
+        aborted="The strategy goes back to its former state{why}",
+    )
+}
 SENTENCES: Final[Sentences] = {
     m.StrategyAsked: "The strategy is asked after epoch {e.epoch}.",
     m.StrategyAnswered: _answered,
     m.StrategyTimedOut: _timed_out,
     m.StrategyAnswerVoided: _voided,
     m.StrategyCommanded: "Command {e.number} of the strategy is {e.kind}.",
-    m.StrategyStateGiven: lambda e: f"The strategy has a new state after epoch {e.epoch}: {size(len(e.state))}.",
-    m.StrategyStateKept: "Checkpoints contain the strategy's state after epoch {e.epoch}.",
-    m.StrategyStateDropped: "The strategy goes back to its former state{why}",
     m.BreakerSet: "The breaker {e.breaker} was set to {e.state.value}{by}",
     m.StrategyVoted: _voted,
 }

@@ -15,12 +15,17 @@ def _built(e: m.ExecutionContextRecorded) -> str:
     other = f" Other data were accepted: {e.other_data.rstrip('.')}." if e.other_data else ""
     if e.former_steps_per_epoch:
         other = f"{other} An epoch had {counted(e.former_steps_per_epoch, 'step')} before."
+    if e.other_code:
+        first, *further = e.other_code
+        which = f"{first} and {len(further)} more" if further else first
+        other = f"{other} Code changed: {which}."
     if changed := e.other_blueprints:
         which = f"Blueprint {last_name(changed[0])}" if len(changed) == 1 else counted(len(changed), "blueprint")
         other = f"{other} {which} changed."
     # What differs from before is reported at once, and is not to be lost among the rest.
     more = other or f" On {where}.{f' Note{because(listed(e.notes))}' if e.notes else ''}"
-    return f"Trainer {e.incarnation} built the model: {e.parameters} parameters{a_epoch}.{more}"
+    size = "" if e.other_code else f": {e.parameters} parameters{a_epoch}"
+    return f"Trainer {e.incarnation} built the model{size}.{more}"
 
 
 def _scheduled(e: m.SchedulingRecorded) -> str:

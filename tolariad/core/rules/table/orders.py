@@ -14,13 +14,29 @@ from tolariad.core import messages as m
 from tolariad.core.messages.sentences.rollback import rollback_answer
 from tolariad.core.messages.sentences.text import sentence
 from tolariad.core.rules import control, emergency, pruning, quarantine, rates, rollback, run_limit, seeds, strategy
+from tolariad.core.rules.boundary import Says
 from tolariad.core.rules.control import Order
 
 _RUN_ENDS: Final = (m.RunCompleted, m.RunFailed, m.RunStopped)
 
 
-def _seed_order(rule: Callable[[Any, Any], Any]) -> Order:
-    return Order(rule, done=(m.SeedMoved,), failed=(m.SeedMoveAborted,), overtaken_by=_RUN_ENDS)
+def _silent(_: m.Event) -> str:
+    return ""
+
+
+def _at_a_boundary(rule: Callable[[Any, Any], Any], told: Callable[[Any], str] = _silent) -> Order:
+    """Return an order that is done when the boundary order that it becomes acts."""
+    return Order(rule, done=(m.OrderActed,), failed=(m.OrderAborted,), overtaken_by=_RUN_ENDS, told=told)
+
+
+# What concerns say of their boundary orders that act. Those that are not here act as they were ordered.
+ACTS: Final[Mapping[type[m.BoundaryOrder], Says]] = {
+    m.SetRate: rates.acts,
+    m.MoveSeed: seeds.acts,
+    m.MaskUnits: pruning.masks_act,
+    m.ReleaseMasks: pruning.release_acts,
+    m.CompactModel: pruning.compaction_acts,
+}
 
 
 ORDERS: Final[Mapping[type[m.Command], Order]] = {
@@ -49,7 +65,7 @@ ORDERS: Final[Mapping[type[m.Command], Order]] = {
     # The answer does not name the giver of the order, who reads it.
     m.Extend: Order(run_limit.order, done=(m.EndOrdered,), told=lambda end: sentence(replace(end, actor=None))),
     m.Note: Order(control.note, done=(m.NoteAdded,), done_by_any=(m.NoteAdded,)),
-    m.LrSet: Order(rates.order, done=(m.RateChanged,), failed=(m.RateOrderAborted,), overtaken_by=_RUN_ENDS),
+    m.LrSet: _at_a_boundary(rates.order),
     m.Rollback: Order(
         rollback.order,
         done=(m.RolledBack,),
@@ -67,25 +83,17 @@ ORDERS: Final[Mapping[type[m.Command], Order]] = {
     # The trainer gets it at once, and the next trainer with its order to train.
     m.QuarantineAdd: Order(quarantine.order_to_add, done=(m.QuarantineAdded,)),
     m.QuarantineRemove: Order(quarantine.order_to_remove, done=(m.QuarantineRemoved,)),
-    m.SeedGerminate: _seed_order(seeds.order_to_germinate),
-    m.SeedAdvance: _seed_order(seeds.order_to_advance),
-    m.SeedCull: _seed_order(seeds.order_to_cull),
+    m.SeedGerminate: _at_a_boundary(seeds.order_to_germinate),
+    m.SeedAdvance: _at_a_boundary(seeds.order_to_advance),
+    m.SeedCull: _at_a_boundary(seeds.order_to_cull),
     m.PruneAnalyze: Order(
         pruning.order_to_analyze,
         done=(m.PruneAnalyzed,),
         failed=(m.PruneCycleFailed, m.PruneCycleCancelled),
         told=sentence,
     ),
-    m.PruneApply: Order(
-        pruning.order_to_apply, done=(m.MasksApplied,), failed=(m.MasksAborted,), overtaken_by=_RUN_ENDS
-    ),
-    m.PruneCompact: Order(
-        pruning.order_to_compact,
-        done=(m.ModelCompacted,),
-        failed=(m.CompactionAborted,),
-        overtaken_by=_RUN_ENDS,
-        told=sentence,
-    ),
+    m.PruneApply: _at_a_boundary(pruning.order_to_apply),
+    m.PruneCompact: _at_a_boundary(pruning.order_to_compact, told=sentence),
     m.PruneDisable: Order(pruning.order_to_disable, done=(m.PruneDisabled,)),
     m.PruneEnable: Order(pruning.order_to_enable, done=(m.PruneEnabled,)),
 }
@@ -93,7 +101,7 @@ ORDERS: Final[Mapping[type[m.Command], Order]] = {
 # The orders that a command of the strategy may lead to. Operators have the first three, and others instead of the rest.
 ADAPTATIONS: Final[Mapping[type[m.Command], Order]] = {
     **{kind: ORDERS[kind] for kind in (m.Pause, m.Rollback, m.RaiseEmergency)},
-    m.AdaptSeed: Order(strategy.adapt_seed, done=(m.SeedMoved,), failed=(m.SeedMoveAborted,)),
-    m.AdjustOptimizer: Order(rates.adjust, done=(m.HyperparametersChanged, m.RateChanged)),
+    m.AdaptSeed: Order(strategy.adapt_seed, done=(m.OrderActed,), failed=(m.OrderAborted,)),
+    m.AdjustOptimizer: Order(rates.adjust, done=(m.OrderActed,)),
     m.SetBreaker: Order(strategy.set_breaker, done=(m.BreakerSet,)),
 }

@@ -7,7 +7,7 @@ reason. `makes` is every event type that the row's rules may record; docs/reacti
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, get_args
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
@@ -33,10 +33,10 @@ from tolariad.core.rules import (
     strategy,
     trainer,
 )
-from tolariad.core.rules.table.orders import ORDERS
+from tolariad.core.rules.table.orders import ACTS, ORDERS
 from tolariad.core.rules.table.reactions_health import EMERGENCY, HEALTH
-from tolariad.core.rules.table.reactions_pruning import PRUNE_APPLIED, PRUNING
-from tolariad.core.rules.table.reactions_strategy import STRATEGY, STRATEGY_APPLIED
+from tolariad.core.rules.table.reactions_pruning import PRUNING
+from tolariad.core.rules.table.reactions_strategy import STRATEGY
 from tolariad.core.state.run_state import RunState, apply
 
 # The facts of a start: a new run, the daemon, its configuration, a repaired journal.
@@ -55,7 +55,8 @@ _ENDS: Final = (
 _UNUSABLE: Final = (m.SnapshotRejected, m.CheckpointUnfit, m.CheckpointRejected)
 _RETAINED: Final = (m.CheckpointDeletionBegun, m.StorageExhausted, m.StorageRelieved)
 _PRUNING_ENDS: Final = (m.PruneCycleCancelled, m.ImportanceRemoved)
-_MOVED: Final = (m.SeedMoved, m.SeedMoveAborted, m.ReportRefused)
+_ANSWERED: Final = boundary.answered(ACTS)
+_ENDED: Final = (m.OrderActed, m.OrderAborted, m.ReportRefused)
 
 TABLE: Final[tuple[Row[RunState], ...]] = (
     # -- inputs --------------------------------------------------------------------------------------------------------
@@ -67,6 +68,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         rollback.complete_open,
         checkpoints.abort_removals,
         checkpoints.sweep,
+        checkpoints.name_newest,
         checkpoints.retain,
         pruning.cancel,
         pruning.retain_importance,
@@ -121,13 +123,11 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(m.SetupRefusedReport, trainer.setup_refused, makes=(m.RunFailed,)),
     on(m.InexactDataReport, trainer.inexact_data, makes=(m.InexactDataFound,)),
-    on(m.DataNotedReport, trainer.data_noted, makes=(m.DataNoted,)),
+    on(m.Told, trainer.told, makes=get_args(m.AnyTold)),
     on(m.ExceptionReport, trainer.raised, makes=(m.ExceptionRaised,)),
     on(m.StepReport, steps.stepped, makes=(m.StepCompleted, m.ReportRefused)),
     on(m.MetricsNamedReport, steps.metrics_named, makes=(m.MetricsNamed, m.ReportRefused)),
     on(m.StepSkippedReport, steps.skipped, makes=(m.InstabilityDetected, m.StepSkipped, m.ReportRefused)),
-    on(m.EpochStartedReport, steps.epoch_started, makes=(m.EpochStarted,)),
-    on(m.ValidationBegunReport, steps.validation_begun, makes=(m.ValidationBegun,)),
     on(m.ValidationReport, steps.validated, makes=(m.ValidationFinished,)),
     on(
         m.EpochReport,
@@ -162,19 +162,13 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         makes=(*_UNUSABLE, m.RunFailed, m.CheckpointBegun),
     ),
     on(m.HeldReport, checkpoints.of_stop_held, run.paused, makes=(m.CheckpointBegun, m.RunPaused)),
-    # A kind of boundary order adds its rule here; the others find that the order is none of theirs.
-    on(
-        m.BoundaryOrderReport,
-        *(rates.applied, seeds.moved, strategy.hyper_applied, strategy.state_kept),
-        pruning.acted,
-        makes=(m.RateChanged, m.RateOrderAborted, *_MOVED, *STRATEGY_APPLIED, *PRUNE_APPLIED),
-    ),
-    on(m.SeedMovedReport, seeds.moved, makes=_MOVED),
+    on(m.BoundaryOrderReport, _ANSWERED, makes=_ENDED),
+    on(m.SeedMovedReport, _ANSWERED, makes=_ENDED),
+    on(m.MasksAppliedReport, _ANSWERED, makes=_ENDED),
+    on(m.MasksReleasedReport, _ANSWERED, makes=_ENDED),
+    on(m.ModelCompactedReport, _ANSWERED, makes=_ENDED),
     on(m.SeedsMeasuredReport, seeds.measured, makes=(m.SeedsMeasured,)),
     on(m.RatesStandingReport, rates.standing, makes=(m.RatesRestored,)),
-    on(m.RateViolationReport, rates.violated, makes=(m.LrViolationDetected,)),
-    on(m.AuditReport, rates.audited, makes=(m.AuditDiffered,)),
-    on(m.RateGroupsReport, rates.regrouped, makes=(m.LrGroupsChanged,)),
     on(m.ArchitectureReport, architecture.changed, makes=(m.ArchitectureChanged, m.ReportRefused)),
     on(
         m.RebuildReport,
@@ -220,6 +214,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             m.SnapshotPromoted,
             m.SnapshotBegun,
             m.LimitReached,
+            m.RunFailed,
             m.CheckpointBegun,
         ),
     ),
@@ -245,7 +240,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             m.QuarantineRemoved,
             m.CheckpointBegun,
             m.SnapshotBegun,
-            m.SeedMoveOrdered,
+            m.OrderGiven,
             m.StrategyAsked,
         ),
     ),
@@ -270,14 +265,14 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         m.TrainingStarted,
         rollback.begin_waiting,
         rates.back_off,
-        makes=(m.RollbackBegun, m.RollbackAborted, m.RatesBackedOff, m.RateOrdered),
+        makes=(m.RollbackBegun, m.RollbackAborted, m.RatesBackedOff, m.OrderGiven),
     ),
     on(
         m.RerunFinished,
         steps.rerun_compared,
         rollback.begin_waiting,
         rates.back_off,
-        makes=(m.RerunDiverged, m.RollbackBegun, m.RollbackAborted, m.RatesBackedOff, m.RateOrdered),
+        makes=(m.RerunDiverged, m.RollbackBegun, m.RollbackAborted, m.RatesBackedOff, m.OrderGiven),
     ),
     on(m.RerunDiverged, steps.rerun_diverged, makes=(m.RunFailed,)),
     on(m.ReportRefused, trainer.untrusted),
@@ -324,7 +319,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(
         m.RunResumed,
         *(run.resumed, rates.back_off, checkpoints.needed_after_wait),
-        makes=(m.RatesBackedOff, m.RateOrdered, m.CheckpointBegun),
+        makes=(m.RatesBackedOff, m.OrderGiven, m.CheckpointBegun),
     ),
     on(m.RunFailed, pruning.cancel, run.failed, makes=(m.PruneCycleCancelled,)),
     # -- checkpoints, snapshots, rates, quarantine ---------------------------------------------------------------------
@@ -333,6 +328,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         budget.exceeded,
         checkpoints.last_is_there,
         checkpoints.stop_is_saved,
+        checkpoints.name_newest,
         checkpoints.retain,
         pruning.retain_importance,
         pruning.begin_due,
@@ -347,12 +343,13 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     ),
     on(m.SnapshotRingOpened, snapshots.send_ring),
     on(m.SnapshotRejected, snapshots.verify_next),
-    on(m.RateOrdered, boundary.send),
-    on(m.RatesRestored, rates.back_off, makes=(m.RatesBackedOff, m.RateOrdered)),
-    on(m.QuarantineAdded, quarantine.send, seeds.follow, makes=(m.SeedMoveOrdered,)),
+    on(m.RatesRestored, rates.back_off, makes=(m.RatesBackedOff, m.OrderGiven)),
+    on(m.QuarantineAdded, quarantine.send, seeds.follow, makes=(m.OrderGiven,)),
     on(m.QuarantineRemoved, quarantine.send),
-    on(m.SeedMoveOrdered, boundary.send),
-    on(m.SeedMoved, seeds.follow, makes=(m.SeedMoveOrdered,)),
+    # -- boundary orders -----------------------------------------------------------------------------------------------
+    on(m.OrderGiven, boundary.send),
+    on(m.OrderActed, seeds.follow, pruning_window.release_untimely, makes=(m.OrderGiven,)),
+    on(m.OrderAborted, pruning.open_breaker, makes=(m.PruneBreakerOpened,)),
     # -- rollbacks -----------------------------------------------------------------------------------------------------
     on(m.RollbackRequested, rollback.begin_ordered, makes=(m.RollbackBegun, m.RollbackAborted)),
     on(
@@ -373,10 +370,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         m.RolledBack,
         *(strategy.overtaken, budget.exceeded, seeds.follow),
         *(pruning.leave, pruning_window.release_left, pruning_window.compact_due),
-        makes=(
-            *(m.StrategyTimedOut, m.BudgetExceeded, m.SeedMoveOrdered),
-            *(m.MasksAborted, m.MasksReleaseOrdered, m.CompactionOrdered),
-        ),
+        makes=(m.StrategyTimedOut, m.BudgetExceeded, m.OrderGiven, m.OrderAborted),
     ),
     *(*HEALTH, *STRATEGY, *PRUNING),
 )

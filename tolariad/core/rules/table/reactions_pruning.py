@@ -10,26 +10,13 @@ from typing import Final
 
 from tolariad.core import messages as m
 from tolariad.core.engine import Row, on
-from tolariad.core.rules import boundary, pruning, pruning_window
+from tolariad.core.rules import pruning, pruning_window
 from tolariad.core.state.run_state import RunState
 
-# The ends of its boundary orders.
-PRUNE_APPLIED: Final = (
-    m.MasksApplied,
-    m.MasksAborted,
-    m.MasksReleased,
-    m.MasksReleaseAborted,
-    m.ModelCompacted,
-    m.CompactionAborted,
-    m.ReportRefused,
-)
-_REJECTED: Final = (m.RollbackBegun, m.RollbackRequested, m.MasksReleaseOrdered, m.PruneBreakerOpened)
+_REJECTED: Final = (m.RollbackBegun, m.RollbackRequested, m.OrderGiven, m.PruneBreakerOpened)
 
 PRUNING: Final[tuple[Row[RunState], ...]] = (
     on(m.AnalysisReply, pruning.replied, makes=(m.PruneAnalyzed, m.PruneCycleFailed)),
-    on(m.MasksAppliedReport, pruning.acted, makes=PRUNE_APPLIED),
-    on(m.MasksReleasedReport, pruning.acted, makes=PRUNE_APPLIED),
-    on(m.ModelCompactedReport, pruning.acted, makes=PRUNE_APPLIED),
     on(m.PruneWatchReport, pruning_window.watched, makes=(m.PruneWatched,)),
     on(m.PruneCycleBegun, pruning.analyze),
     on(m.PruneDisabled, pruning.cancel, makes=(m.PruneCycleCancelled,)),
@@ -37,18 +24,13 @@ PRUNING: Final[tuple[Row[RunState], ...]] = (
         m.PruneAnalyzed,
         pruning.open_breaker,
         pruning.mask_found,
-        makes=(m.PruneBreakerOpened, m.MasksOrdered),
+        makes=(m.PruneBreakerOpened, m.OrderGiven),
     ),
     on(m.PruneCycleFailed, pruning.open_breaker, makes=(m.PruneBreakerOpened,)),
-    on(m.MasksOrdered, boundary.send),
-    on(m.MasksApplied, pruning_window.release_untimely, makes=(m.MasksReleaseOrdered,)),
-    on(m.MasksReleaseOrdered, boundary.send),
-    on(m.CompactionOrdered, boundary.send),
-    on(m.MasksAborted, pruning.open_breaker, makes=(m.PruneBreakerOpened,)),
     on(m.PruneWatched, pruning_window.judge_watched, makes=(m.MaskSetPassed, m.MaskSetRejected)),
-    on(m.MaskSetPassed, pruning_window.compact_due, makes=(m.CompactionOrdered,)),
+    on(m.MaskSetPassed, pruning_window.compact_due, makes=(m.OrderGiven,)),
     on(m.MaskSetRejected, pruning.open_breaker, pruning_window.undo_rejected, makes=_REJECTED),
-    on(m.RollbackAborted, pruning_window.release_left, makes=(m.MasksReleaseOrdered,)),
+    on(m.RollbackAborted, pruning_window.release_left, makes=(m.OrderGiven,)),
     on(m.RunCompleted, pruning.cancel, makes=(m.PruneCycleCancelled,)),
     on(m.RunFrozen, pruning.cancel, makes=(m.PruneCycleCancelled,)),
 )

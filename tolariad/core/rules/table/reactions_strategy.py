@@ -13,25 +13,15 @@ from tolariad.core.rules import boundary, budget, checkpoints, control, emergenc
 from tolariad.core.rules.table.orders import ADAPTATIONS
 from tolariad.core.state.run_state import RunState
 
-# The ends of its boundary orders.
-STRATEGY_APPLIED: Final = (
-    m.HyperparametersChanged,
-    m.HyperparametersAborted,
-    m.StrategyStateKept,
-    m.StrategyStateDropped,
-)
-
 STRATEGY: Final[tuple[Row[RunState], ...]] = (
     # -- the strategy --------------------------------------------------------------------------------------------------
     on(
         m.StrategyReply,
         strategy.answered,
-        makes=(m.StrategyStateGiven, m.StrategyAnswered, m.StrategyTimedOut, m.StrategyAnswerVoided),
+        makes=(m.OrderGiven, m.StrategyAnswered, m.StrategyTimedOut, m.StrategyAnswerVoided),
     ),
     on(m.StrategyOverdue, strategy.overdue, makes=(m.StrategyTimedOut,)),
     on(m.VoteGiven, strategy.voted, makes=(m.StrategyVoted,)),
-    on(m.HyperparametersOrdered, boundary.send),
-    on(m.StrategyStateGiven, boundary.send),
     # The order to continue comes last, after every order of the answer.
     on(
         m.StrategyAnswered,
@@ -53,9 +43,7 @@ STRATEGY: Final[tuple[Row[RunState], ...]] = (
         makes=(
             m.CommandRefused,
             m.PauseRequested,
-            m.RateOrdered,
-            m.HyperparametersOrdered,
-            m.SeedMoveOrdered,
+            m.OrderGiven,
             m.RollbackRequested,
             m.EmergencyRaised,
             m.BreakerSet,

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from tests.core.rated import RatedWorld
-from tests.core.rollback.fates import ROWS, Fate
+from tests.core.rollback.fates import FATES, paths
 from tests.core.rollback.test_rollback import rolled_back
 from tests.core.simulate import World, find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
@@ -18,16 +18,11 @@ from tests.core.test_lifecycle import KEEP_BEST
 from tolariad.core import messages as m
 from tolariad.core import state as st
 from tolariad.core.calc.detection.rules import Finding, Signal, Verdict
-from tolariad.core.state import rollback_restored as known
+from tolariad.core.state.branch import PARTS
 from tolariad.core.state.run_state import RunState, apply, capture, fold
 
 POLICY = {"checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0, "deaths_max": 1000, "keep_last": 3, **KEEP_BEST}
 LEAVES = (m.StepCompleted, m.StepSkipped, m.ValidationBegun, m.EpochFinished, m.EpochStarted)
-
-
-def paths(fate: Fate) -> list[tuple[str, str]]:
-    """Slice and field of every row with this fate."""
-    return [(row.slice, name) for row in ROWS if row.fate is fate for name in row.names]
 
 
 def default_of(slice_: str, name: str) -> object:
@@ -72,17 +67,16 @@ class Observer:
         after, expected = self.state, self.expected[event.checkpoint]
         where = f"{where}: {event.rollback} to {event.checkpoint} at step {event.step}"
         assert (after.progress.step, after.progress.place) == (event.step, (event.epoch, event.batch)), where
-        if event.checkpoint in before.known.held:
-            differing = [one for one in paths(Fate.RESTORED) if found(after, one) != found(expected, one)]
+        if event.checkpoint in before.copies.held:
+            differing = [one for one in paths(None) if found(after, one) != found(expected, one)]
             assert differing == [], where
         else:
             # Copied in a re-run, at a place of which nothing is kept any more since a rollback that went there or near.
             assert event.checkpoint in self.passed, where
             self.forgotten += 1
-        assert [one for one in paths(Fate.ANEW) if getattr(getattr(after, one[0]), one[1]) != default_of(*one)] == [], (
-            where
-        )
-        survived = [one for one in paths(Fate.SURVIVES) if found(after, one) != found(before, one)]
+        begun = [(slice_, getattr(getattr(after, slice_), name), name) for slice_, name in paths(st.Fate.ANEW)]
+        assert [one for one in begun if one[1] != default_of(one[0], one[2])] == [], where
+        survived = [one for one in paths(st.Fate.SURVIVES) if found(after, one) != found(before, one)]
         assert survived == [], where
         self.rollbacks += 1
         self.again += event.checkpoint in self.passed
@@ -106,7 +100,7 @@ def disturb(world: World, draw: random.Random, rollbacks: float, steps: float) -
             else m.Rollback(step=draw.choice((0, state.progress.step)), tier=draw.choice(list(m.Tier)))
         )
     elif kind < rollbacks + 0.02 and alive:
-        report = m.RateViolationReport(step=state.progress.step + 1, group="body", what="it was changed")
+        report = m.Told(event=m.LrViolationDetected(step=state.progress.step + 1, group="body", what="it was changed"))
         world.give(m.ReportReceived(incarnation=state.trainer.incarnation, report=report))
     elif kind < rollbacks + 0.04 and alive and state.progress.batch:
         at = {"step": state.progress.step, "epoch": state.progress.epoch, "batch": state.progress.batch}
@@ -135,7 +129,7 @@ def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind,
             for event in world.events[seen:]:
                 observer.look(event, f"seed {seed + offset}")
             seen = len(world.events)
-            assert len(world.state.known.held) <= st.CATALOGUE_MAX + len(world.state.snapshots.kept) + 17
+            assert len(world.state.copies.held) <= st.CATALOGUE_MAX + len(world.state.snapshots.kept) + 17
         assert observer.state == world.state
         for name in counts:
             counts[name] += getattr(observer, name)
@@ -147,29 +141,17 @@ def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind,
     assert counts["from_memory"] > 3 or kind is not SnappedWorld
 
 
-def test_every_field_of_every_slice_has_one_fate_and_a_reason():
-    """A new slice or field needs a row in docs/rollback-state.md: what does a rollback do with it?"""
-    fields = [
-        (slice_, name)
-        for slice_ in RunState.__struct_fields__
-        for name in getattr(type(getattr(RunState(), slice_)), "__struct_fields__", ("",))
-    ]
-    declared = [(row.slice, name) for row in ROWS for name in row.names or ("",)]
-
-    assert sorted(declared) == sorted(fields)
-    assert [row for row in ROWS if len(row.why) < 8] == []
+def test_every_field_belongs_to_a_branch_or_says_what_a_rollback_does_with_it():
+    """A new field joins the part of its slice in the Branch, or its description gives the reason why not."""
+    assert [f"{one.slice}.{one.name}: {one.why!r}" for one in FATES if len(one.why) < 8] == []
+    assert set(PARTS) == {slice_ for slice_, _ in paths(None)}
+    assert sum(len(part.__struct_fields__) for part in PARTS.values()) == len(paths(None)) > 20
 
 
 def test_what_is_restored_begins_as_its_slice_begins():
-    """If nothing was kept for the target, a field gets its default: its value at the start of a run. The table lists
-    them all.
-    """
-    kept = [(name, field) for name, part in known._PARTS.items() for field in part.__struct_fields__]
-
-    assert sorted(paths(Fate.RESTORED)) == sorted(kept)
-    assert sorted(paths(Fate.ANEW)) == sorted((name, field) for name, fields in known._ANEW.items() for field in fields)
-    for slice_, name in paths(Fate.RESTORED):
-        assert getattr(getattr(st.Known(), slice_), name) == default_of(slice_, name), f"{slice_}.{name}"
+    """If nothing was kept for the target, a field gets its default: its value at the start of a run."""
+    for slice_, name in paths(None):
+        assert getattr(getattr(st.Branch(), slice_), name) == default_of(slice_, name), f"{slice_}.{name}"
 
 
 def test_rates_stand_as_at_the_target_once_the_trainer_says_so():
@@ -206,7 +188,7 @@ def test_a_death_and_a_restart_from_an_older_checkpoint_restore_nothing():
     assert find(world, m.RerunFinished)[-1].first == 1
     assert (world.state.progress.metrics, world.state.progress.best_accuracy) == ({"accuracy": 0.4}, 0.8)
     assert world.state.instability.accuracy == before.instability.accuracy
-    assert world.state.known == before.known
+    assert world.state.copies == before.copies
 
 
 def test_an_accuracy_of_the_branch_that_was_left_judges_nobody():
@@ -225,12 +207,12 @@ def test_what_an_older_version_took_restores_the_newest_place_before_it():
     """Such a target has nothing beside it; a run without any such place knows as little as at its beginning."""
     world = until(World(0, **POLICY), 2 * STEPS_PER_EPOCH + 2)
     target = world.state.checkpoints.newest
-    older = world.state.known.held["c000002"]
-    held = {id_: one for id_, one in world.state.known.held.items() if id_ != target.id}
+    older = world.state.copies.held["c000002"]
+    held = {id_: one for id_, one in world.state.copies.held.items() if id_ != target.id}
     at = {"step": target.step, "epoch": target.epoch, "batch": target.batch}
     back = m.RolledBack(rollback="r0001", checkpoint=target.id, branch=1, parent=0, **at)
-    nearest = apply(replace(world.state, known=replace(world.state.known, held=held)), back)
-    nothing = apply(replace(world.state, known=known.Knowledge()), back)
+    nearest = apply(replace(world.state, copies=replace(world.state.copies, held=held)), back)
+    nothing = apply(replace(world.state, copies=st.Copies()), back)
 
     assert (target.id, older.step) == ("c000003", STEPS_PER_EPOCH)
     assert nearest.progress.best_accuracy == older.progress.best_accuracy == 0.1
@@ -242,20 +224,20 @@ def test_what_is_known_goes_with_the_checkpoint_or_snapshot_it_belongs_to():
     """Given up, damaged, removed, overwritten, left by a rollback, or gone with the daemon."""
     world = SnappedWorld(0, **POLICY)
     until(world, 2 * STEPS_PER_EPOCH + 2)
-    snapshots = {id_ for id_ in world.state.known.held if id_.startswith("s")}
-    rejected = apply(world.state, m.CheckpointRejected(id="c000002", file="f", why="w")).known.held
-    removed = apply(world.state, m.CheckpointDeletionBegun(id="c000002", why="w", size=1)).known.held
+    snapshots = {id_ for id_ in world.state.copies.held if id_.startswith("s")}
+    rejected = apply(world.state, m.CheckpointRejected(id="c000002", file="f", why="w")).copies.held
+    removed = apply(world.state, m.CheckpointDeletionBegun(id="c000002", why="w", size=1)).copies.held
     kept = {one.id for one in world.state.snapshots.kept}
     opened = {world.state.snapshots.open.id} if world.state.snapshots.open else set()
     world.restart_daemon()
-    gone = {id_ for id_ in world.state.known.held if id_.startswith("s")}
+    gone = {id_ for id_ in world.state.copies.held if id_.startswith("s")}
     rolled_back(tick_until(world, lambda: world.state.run.phase.value == "running", "training"), step=0)
 
     assert "c000002" not in rejected
     assert "c000002" not in removed
     assert kept <= snapshots <= kept | opened
     assert gone == set()
-    assert set(world.state.known.held) == {"c000001"}
+    assert set(world.state.copies.held) == {"c000001"}
 
 
 def test_a_thousand_checkpoints_keep_their_captures_small():
@@ -270,9 +252,9 @@ def test_a_thousand_checkpoints_keep_their_captures_small():
             m.CheckpointCommitted(id=id_, manifest="ab" * 32, pieces=(), size=1, seconds=0.1, branch=0, **at),
         ]
     state = fold(RunState(), [m.EpochStarted(epoch=1), *events])
-    size = len(capture(state)) - len(capture(replace(state, known=known.Knowledge())))
+    size = len(capture(state)) - len(capture(replace(state, copies=st.Copies())))
 
-    assert len(state.known.held) == st.CATALOGUE_MAX
+    assert len(state.copies.held) == st.CATALOGUE_MAX
     assert size < 500 * st.CATALOGUE_MAX, f"{size / st.CATALOGUE_MAX:.0f} bytes each"
 
 

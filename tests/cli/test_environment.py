@@ -1,0 +1,23 @@
+"""Keys that the environment sets, as `tolariad check` shows them."""
+
+from __future__ import annotations
+
+import json
+
+from tests.cli.test_tolariad import COSTS
+from tolariad.cli import checking
+
+
+def test_check_shows_what_the_environment_sets_with_its_variable(tolariad, monkeypatch):
+    """A key that --set sets too is said to be overridden; JSON has them as well."""
+    monkeypatch.setattr(checking, "_costs", lambda _: COSTS)
+    monkeypatch.setenv("TOLARIA__learning_rate__base_lr", "0.25")
+    monkeypatch.setenv("TOLARIA__epochs", "9")
+    _, words, _ = tolariad("check", "--task", "digits", "--set", "epochs=4")
+    _, as_json, _ = tolariad("check", "--task", "digits", "--json")
+
+    assert "environment    epochs = 9   (TOLARIA__epochs, but --set comes after it)\n" in words
+    assert "               learning_rate.base_lr = 0.25   (TOLARIA__learning_rate__base_lr)\n" in words
+    found = json.loads(as_json)
+    assert found["config"]["tolaria"]["epochs"] == 9
+    assert found["environment"]["learning_rate.base_lr"] == "TOLARIA__learning_rate__base_lr"

@@ -1,0 +1,257 @@
+"""A branch of training: what belongs to it, how it is saved with each copy of the state, and how a rollback goes back.
+
+When a trainer copies its state for a checkpoint or a snapshot (StateCopied), the fold saves the Branch beside it.
+RolledBack puts it back, in one function, which changes every other slice that a rollback changes as well. What survives
+a rollback, and why, is in the description of each field (`fates`).
+
+Histories (moves of seeds, masks, changes of the model) are not in a Branch. At a place a history is the beginning of
+what it is later, so going back cuts it. The number of boundary orders that the target contains tells where.
+
+Invariants: after a rollback every field of the Branch has the value that it had when the target was copied. A restart
+that runs steps again changes nothing here. Every copy belongs to a checkpoint or snapshot that is open or may be gone
+back to. There are at most CATALOGUE_MAX and SNAPSHOT_SLOTS_MAX of them, and two further places. Equal values have equal
+bytes: a part that has a float with a default omits no defaults. msgspec compares a default by identity, and a capture
+gives back another object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Final, Protocol, TypeVar
+
+import msgspec
+from msgspec.structs import fields, replace
+
+from tolariad.core import messages as m
+from tolariad.core.state.architecture import HasArchitecture, architecture_at
+from tolariad.core.state.boundary import HasBoundary
+from tolariad.core.state.checkpoints import Checkpoints, HasCheckpoints, checkpoints_at
+from tolariad.core.state.fates import set_back
+from tolariad.core.state.health import BranchStability, HasHealth
+from tolariad.core.state.health_detection import BranchInstability
+from tolariad.core.state.pruning import HasPruning, pruning_at
+from tolariad.core.state.rates import BranchRates, HasRates
+from tolariad.core.state.run import HasRun
+from tolariad.core.state.run_limit import BranchLimits
+from tolariad.core.state.seeds import HasSeeds, seeds_at
+from tolariad.core.state.snapshots import BranchSnapshots, HasSnapshots, Snapshots, snapshots_at
+from tolariad.core.state.steps import BranchProgress, HasProgress, progress_at
+from tolariad.core.state.strategy import BranchStrategy, HasStrategy
+
+_Slice = TypeVar("_Slice", bound=msgspec.Struct)
+
+
+class Branch(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What belongs to a branch of training, after `step`, when batch `batch` of `epoch` had been consumed.
+
+    A part has the name of its slice, and the slice has the fields of its part.
+    """
+
+    step: int = 0
+    epoch: int = 1
+    batch: int = 0
+    progress: BranchProgress = BranchProgress()
+    limits: BranchLimits = BranchLimits()
+    rates: BranchRates = BranchRates()
+    stability: BranchStability = BranchStability()
+    instability: BranchInstability = BranchInstability()
+    snapshots: BranchSnapshots = BranchSnapshots()
+    strategy: BranchStrategy = BranchStrategy()
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return epoch and batch."""
+        return self.epoch, self.batch
+
+
+# Slice -> its part.
+PARTS: Final = {one.name: type(one.default) for one in fields(Branch) if isinstance(one.default, msgspec.Struct)}
+_LEFT: Final = set_back("copies of places after the target are dropped")
+
+
+class Copies(msgspec.Struct, frozen=True):
+    """Slice of RunState. `held`: the Branch by the name of the checkpoint or snapshot.
+
+    A trainer that runs steps again may copy its state at a place that the fold has already passed. Examples are the
+    last batch of the newest epoch, and the end of the best one. `last_batch` and `best_end` hold the Branch at these
+    two places, and `former_ends` those of former best epochs that a rollback may bring back, oldest first.
+    """
+
+    held: Annotated[dict[str, Branch], _LEFT] = {}
+    last_batch: Annotated[Branch | None, _LEFT] = None
+    best_end: Annotated[Branch | None, _LEFT] = None
+    former_ends: Annotated[tuple[Branch, ...], _LEFT] = ()
+
+    @property
+    def ends(self) -> tuple[Branch, ...]:
+        """Return the Branch at the ends of the best epochs, oldest first."""
+        return self.former_ends if self.best_end is None else (*self.former_ends, self.best_end)
+
+
+class HasCopies(Protocol):
+    """A state with this slice."""
+
+    @property
+    def copies(self) -> Copies:
+        """Return the Branch at each copy of the state."""
+
+
+class GoesBack(
+    HasRun,
+    HasProgress,
+    HasCheckpoints,
+    HasSnapshots,
+    HasArchitecture,
+    HasSeeds,
+    HasPruning,
+    HasRates,
+    HasBoundary,
+    HasHealth,
+    HasStrategy,
+    HasCopies,
+    Protocol,
+):
+    """The slices that a rollback changes, and those with the names of possible targets."""
+
+
+# The changed slices, by their names in the state.
+Changed = Mapping[str, Any]
+
+
+# -- saving ------------------------------------------------------------------------------------------------------------
+
+
+def branch_of(state: GoesBack) -> Branch:
+    """Return what belongs to the branch at the place where training is now."""
+    epoch, batch = state.progress.place
+    parts = {
+        name: part(**{field: getattr(getattr(state, name), field) for field in part.__struct_fields__})
+        for name, part in PARTS.items()
+    }
+    return Branch(state.progress.step, epoch, batch, **parts)  # type: ignore[arg-type]  # each part is its field's type
+
+
+def _copied(before: GoesBack, after: GoesBack, e: m.StateCopied) -> Changed:
+    """Save the Branch at the place of the copy. Save nothing if that place is not known here."""
+    opened = after.snapshots.open
+    names = {one.id for one in after.checkpoints.open} | ({opened.id} if opened else set())
+    s, place = after.copies, (e.epoch, e.batch)
+    # While an epoch is validated, the fold is still at its last batch. `last_batch` has the values from before that.
+    here = branch_of(before) if before.progress.place == place else None
+    found = next(
+        (one for one in (s.last_batch, here, s.best_end, *s.former_ends) if one is not None and one.place == place),
+        None,
+    )
+    if e.id not in names or found is None or found.step != e.step:
+        return {}
+    return {"copies": replace(s, held={**s.held, e.id: found})}
+
+
+def _batches_over(before: GoesBack, after: GoesBack, _: m.Event) -> Changed:
+    """Save the Branch after the epoch's last batch: what follows belongs to the epoch's end."""
+    marked, place = after.copies.last_batch, before.progress.place
+    if place[1] == 0 or (marked is not None and (marked.place, marked.step) == (place, before.progress.step)):
+        return {}
+    return {"copies": replace(after.copies, last_batch=branch_of(before))}
+
+
+def _epoch_started(before: GoesBack, after: GoesBack, _: m.Event) -> Changed:
+    """Save the Branch at the end of the best epoch."""
+    if before.progress.place != (before.limits.best_epoch + 1, 0) or not before.limits.best_epoch:
+        return {}
+    s, end = after.copies, branch_of(before)
+    former = tuple(one for one in s.ends if one.place != end.place)
+    return {"copies": _without_gone(after.checkpoints, after.snapshots, replace(s, best_end=end, former_ends=former))}
+
+
+def _pruned(_: GoesBack, after: GoesBack, __: m.Event) -> Changed:
+    kept = _without_gone(after.checkpoints, after.snapshots, after.copies)
+    return {} if kept is after.copies else {"copies": kept}
+
+
+def _without_gone(disk: Checkpoints, memory: Snapshots, copies: Copies) -> Copies:
+    """Keep only the copies that are open or may be gone back to, and the ends of the best epochs of those."""
+    names = {one.id for one in disk.open} | {one.id for one in memory.kept}
+    names |= {one.id for one in disk.catalogue if one.is_target or one.quarantined}
+    if memory.open is not None:
+        names.add(memory.open.id)
+    if copies.held.keys() <= names and not copies.former_ends:
+        return copies
+    held = {id_: one for id_, one in copies.held.items() if id_ in names}
+    bests = {one.limits.best_epoch for one in held.values()}
+    return replace(copies, held=held, former_ends=tuple(one for one in copies.former_ends if one.epoch - 1 in bests))
+
+
+# -- going back --------------------------------------------------------------------------------------------------------
+
+
+def _rolled_back(before: GoesBack, after: GoesBack, e: m.RolledBack) -> Changed:
+    """Put training back on the target's branch. Whatever is not named here survives."""
+    branch = before.copies.held.get(e.checkpoint) or _nearest(before, e)
+    kept = checkpoints_at(after.checkpoints, e)
+    changed: dict[str, Any] = {
+        "progress": _put(branch.progress, progress_at(after.progress, e), validating=None, validating_epoch=0),
+        "limits": _put(branch.limits, after.limits, clock_mono=0),
+        "rates": _put(branch.rates, after.rates, stale=True),
+        "stability": _put(branch.stability, after.stability, healthy_epochs=0),
+        "instability": _put(branch.instability, after.instability, asked=None, last_mono=0),
+        "snapshots": _put(branch.snapshots, snapshots_at(after.snapshots, e)),
+        "strategy": _put(branch.strategy, after.strategy, asked=None, owed=0),
+        "checkpoints": replace(kept, needed_failures=0, needs=0),
+        "boundary": replace(after.boundary, asked=None),
+        "overruns": replace(after.overruns, going=None, raised=None),
+        "architecture": architecture_at(after.architecture, e),
+        "seeds": seeds_at(after.seeds, e),
+        "pruning": pruning_at(after.pruning, e),
+    }
+    return {**changed, "copies": _cut(kept, changed["snapshots"], after.copies, (e.epoch, e.batch))}
+
+
+def _put(part: msgspec.Struct, slice_: _Slice, **others: Any) -> _Slice:
+    """Return the slice with the fields of its part, and these others."""
+    return replace(slice_, **{field: getattr(part, field) for field in part.__struct_fields__}, **others)
+
+
+def _nearest(state: GoesBack, e: m.RolledBack) -> Branch:
+    """Return the Branch at the newest place before a target that has none, else that of a new run.
+
+    The target was copied in a re-run, at a place of which nothing was kept.
+    """
+    opened = {one.id for one in state.checkpoints.open}
+    older = (one for id_, one in state.copies.held.items() if id_ not in opened and one.place <= (e.epoch, e.batch))
+    return max(older, key=lambda one: (one.place, one.step), default=Branch())
+
+
+def _cut(disk: Checkpoints, memory: Snapshots, s: Copies, fork: tuple[int, int]) -> Copies:
+    """Drop the copies of places after the fork.
+
+    Invariant: all are places of this line. Those of the branch that is left lie after the fork.
+    """
+    last_batch = s.last_batch if s.last_batch is not None and s.last_batch.place < fork else None
+    ends = tuple(one for one in s.ends if one.place < fork)
+    return _without_gone(disk, memory, Copies(s.held, last_batch, ends[-1] if ends else None, ends[:-1]))
+
+
+# Event type -> function of (the state before it, the state after the slices' own tables, the event) -> changed slices.
+CHANGES_OF_SEVERAL: Final[dict[type[m.Event], Callable[[GoesBack, GoesBack, Any], Changed]]] = {
+    m.StateCopied: _copied,
+    m.ValidationBegun: _batches_over,
+    m.EpochFinished: _batches_over,
+    m.EpochStarted: _epoch_started,
+    m.RolledBack: _rolled_back,
+    **dict.fromkeys(
+        (
+            m.CheckpointCommitted,
+            m.CheckpointAborted,
+            m.CheckpointRejected,
+            m.CheckpointDeletionBegun,
+            m.SnapshotBegun,
+            m.SnapshotTaken,
+            m.SnapshotAborted,
+            m.SnapshotRejected,
+            m.SnapshotRingOpened,
+            m.DaemonStarted,
+        ),
+        _pruned,
+    ),
+}
