@@ -51,6 +51,8 @@ FREE: Final = (
     "digest",
     "notify",
     "signals",
+    # A re-run validates where the journal has a validation.
+    "validate",
     # Every answer is recorded with the orders that it led to.
     "strategy",
     "integration",
