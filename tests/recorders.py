@@ -7,6 +7,7 @@ anew for each test: `end` ends the one that is idle. Tests of the start itself u
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -20,12 +21,15 @@ from typing import NoReturn
 from tolariad import failpoints
 from tolariad.attach import spawn
 from tolariad.attach.__main__ import main
+from tolariad.daemon import program
 
 
 def install(put=setattr) -> None:
     """Start recorders as forks from now on. `put`: such as `monkeypatch.setattr`."""
     instead = SimpleNamespace(Popen=Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired)
     put(spawn, "subprocess", instead)
+    # Else all trainers of the tests that run at this time would share one core, and their recorders another one.
+    put(program, "cores_of_the_machine", frozenset)
 
 
 def end() -> None:
@@ -76,6 +80,9 @@ def _become(command: list[str], output: int, link: int, environment: dict[str, s
         for at in {int(one.name) for one in Path("/proc/self/fd").iterdir()} - {0, 1, 2, link, null}:
             with contextlib.suppress(OSError):
                 os.dup2(null, at, inheritable=False)
+        # A collection would look at all objects of the tests, and copy their pages: seconds, in each run.
+        gc.freeze()
+        gc.unfreeze = lambda: None
         for one in (signal.SIGCHLD, signal.SIGALRM):
             signal.signal(one, signal.SIG_DFL)
         os.environ.clear()

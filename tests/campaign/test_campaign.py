@@ -14,7 +14,7 @@ from tests.campaign.campaign import PARENT, Disturbance, Outcome
 from tests.campaign.forks import Template
 from tests.campaign.plans import ALL_POINTS, Plan, as_user_every, deal, deal_few
 from tests.campaign.variants import EPOCHS, MANY_RUNS, VARIANTS, Variant, variants_for
-from tolariad.trainer.checkpoints.capture import MODEL_FILE
+from tolariad.trainer.checkpoints.files import MODEL_FILE
 
 PARALLEL = 4
 # Runs of a campaign in the ordinary suite, each of another variant; the seed draws variants and kills.

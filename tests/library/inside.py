@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 from journal import Reader
 from tolariad.core.decision import Accepted
 from tolariad.core.messages.vocabulary import AnyCommand
+from tolariad.core.state.replay import replay_records
 from tolariad.core.state.run_state import RunState
 from tolariad.forensics.moment import state_at
 from tolariad.library.tolaria import Tolaria
 from tolariad.trainer.checkpoints.save import Saver
 
+# The last state of a run: a hook asks after each step, and the whole journal would be folded each time.
+_states: dict[Path, RunState] = {}
+
 
 def state_of(tolaria: Tolaria) -> RunState:
     """Return the durable state of the run that trains."""
-    with Reader(tolaria.run_dir / "journal") as reader:
-        return state_at(reader).state
+    folder = tolaria.run_dir
+    with Reader(folder / "journal") as reader:
+        before = _states.get(folder)
+        if before is None or before.seq > reader.last_seq:
+            state = state_at(reader).state
+        else:
+            state = replay_records(before, reader.records(after_seq=before.seq)).state
+    _states.clear()
+    _states[folder] = state
+    return state
 
 
 def pid_of(tolaria: Tolaria) -> int:

@@ -17,8 +17,10 @@ from tests.waiting import wait_for
 from tolariad import failpoints
 from tolariad.attach import spawn
 from tolariad.core import messages as m
+from tolariad.daemon import program
 from tolariad.library import recorder
 from tolariad.library.failed import RunFailed
+from tolariad.supervisor.scheduling import cores_of_the_machine
 
 SAID = "The recorder ended without a word"
 
@@ -199,8 +201,9 @@ def test_the_same_recorder_serves_one_call_after_the_other_and_one_that_was_kill
     assert len(set(pids)) == 2
 
 
-def test_cores_come_back_however_the_run_ends(tmp_path):
+def test_cores_come_back_however_the_run_ends(tmp_path, monkeypatch):
     """The program's threads leave one to the recorder, if there are enough, and a killed one gives none back."""
+    monkeypatch.setattr(program, "cores_of_the_machine", cores_of_the_machine)
     every, seen = os.sched_getaffinity(0), []
 
     def hook(step):

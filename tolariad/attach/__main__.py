@@ -40,6 +40,9 @@ from tolariad.supervisor.notify import Notifier
 from tolariad.telemetry.logs import DaemonLog
 
 _log: Final = logging.getLogger(__name__)
+# Both take a tenth of a second at their first use. A program that waits for its first run does not notice it here.
+_SETTINGS: Final = msgspec.json.Decoder(Settings)
+_LOOP: Final = loop_factory()
 # The recorder of a program that was just killed needs a moment to record that.
 _LOCK_WAIT_S: Final = 5.0
 _LOCK_LOOK_S: Final = 0.02
@@ -114,7 +117,7 @@ def _open(hello: words.Hello) -> tuple[OpenRun, RunRequest]:
     request = RunRequest(
         run_dir=Path(hello.run_dir),
         config=Path(hello.config) if hello.config is not None else None,
-        settings=msgspec.json.decode(hello.settings, type=Settings),
+        settings=_SETTINGS.decode(hello.settings),
         accept_config=hello.accept_config,
         accept_data=hello.accept_data,
         accept_code=hello.accept_code,
@@ -167,7 +170,7 @@ def _live(
         return await hosts[0].live()
 
     try:
-        with asyncio.Runner(loop_factory=loop_factory()) as runner:
+        with asyncio.Runner(loop_factory=_LOOP) as runner:
             code = runner.run(live())
         return code, hosts[0].why, hosts[0].state
     except StartRefused as refused:

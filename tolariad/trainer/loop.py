@@ -35,12 +35,11 @@ from tolariad.trainer.health.memory import MemoryBudgetManager
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
-from tolariad.trainer.optim.hyper import HyperparameterHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
+from tolariad.trainer.parts.part import Trained
 from tolariad.trainer.process.code import code_of
-from tolariad.trainer.pruning.handler import PruneHandler
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
-from tolariad.trainer.seeds.handler import SeedHandler
+from tolariad.trainer.seeds.handler import measured
 from tolariad.trainer.step.fetch import EpochBegins, Fetch
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
@@ -99,24 +98,22 @@ class Trainer:
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link, self.stopwatch.adapted)
-        self._rates = RateHandler(setup.rates, link, self._orders, setup.task)
-        HyperparameterHandler(setup, self._orders)
-        setup.strategy.obey(self._orders, lambda: self.stepper.position)
+        self._rates = RateHandler(setup.rates, link, setup.task)
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         kind = stepper or (Stepper if setup.training_step is None else StepperOfUpdates)
         gives = self._callbacks.takes_context("on_step_end")
         self.stepper = kind(setup, link, self.stopwatch, audit, hook=self._hook, gives_context=gives)
         self._architecture = ArchitectureHandler(setup, link, lambda: self.stepper.rerun)
-        self._seeds = SeedHandler(
-            setup,
+        trained = Trained(
             link,
-            self._orders,
-            rates=self._rates,
-            architecture=self._architecture,
             position=lambda: self.stepper.position,
+            regrouped=self._rates.tell_regrouped,
+            reshaped=self._architecture.one_more,
+            rewritten=audit.begin_anew,
         )
-        PruneHandler(setup, link, self._orders, rates=self._rates, architecture=self._architecture, audit=audit)
+        for part in setup.parts:
+            self._orders.obey_by(part.orders(trained))
         setup.ledger.notify(audit.begin_anew)
         self._boundary = Boundary(link, before_obeying=self.stepper.settle, standing=self.stopwatch.standing)
         CheckpointHandler(
@@ -314,7 +311,7 @@ class Trainer:
         self.stepper.stand_at(Position(step=self.step, epoch=epoch + 1, batch=0))
         self._repeat_orders()
         if self.setup.garden.active and epoch > self._order.epoch_finished:
-            self._seeds.report_measures(epoch)
+            self._reporter.report(m.SeedsMeasuredReport(epoch=epoch, seeds=measured(self.setup, self.step)))
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
             whole, tallies = self._callbacks.epoch_metrics(), self.stopwatch.taken()
             self._reporter.report(m.EpochReport(epoch=epoch, step=self.step, tallies=tallies, metrics=whole))
