@@ -65,7 +65,7 @@ def last_pieces(folder):
 
 
 @pytest.mark.sample(2)
-@pytest.mark.parametrize("place", ["step:3", "step:6", "boundary:7", "step:8", "boundary:10", "step:10", "commit:2"])
+@pytest.mark.parametrize("place", ["step:3", "step:6", "boundary:7", "step:8", "boundary:10", "step:10"])
 def test_stages_of_a_task_are_recorded_once_over_a_death(tmp_path, calm, place):
     """By its attribute, its hooks and the configuration; the last checkpoint has the bits of the undisturbed run."""
     killed(lambda: train(tmp_path / "run"), place)

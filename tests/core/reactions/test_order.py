@@ -63,6 +63,11 @@ ORDERED: dict[tuple[str, str, str], str] = {
         "rules.trainer.abort_open",
         "rules.rollback.complete_open",
     ): "a rollback leaves nothing open that could be aborted by name",
+    (
+        "ReadyReport",
+        "rules.trainer.ready",
+        "rules.rates.registered",
+    ): "a rate function that gives other values fails the run, and none of its rates is registered",
     ("EpochFinished", "rules.strategy.ask", "rules.boundary.go_on"): "a strategy that was asked is waited for",
     (
         "TrainerEnded",
