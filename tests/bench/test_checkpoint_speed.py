@@ -40,7 +40,7 @@ from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.orders.numbered import ActedOrders
-from tolariad.trainer.orders.strategy_state import StrategyState
+from tolariad.trainer.parts.whole import parts_of
 from tolariad.trainer.rollback.participants import Participants
 
 WIDTH = 1024
@@ -58,13 +58,12 @@ def trained(millions: float) -> Any:
     optimizer.step()
     optimizer.zero_grad()
     names = ("model_hash", "task_hash", "config_hash", "python", "torch", "numpy", "device", "cpu", "gpu", "cuda")
-    return SimpleNamespace(
+    setup = SimpleNamespace(
         model=model,
         owners=[Owner("host", optimizer)],
         host=(Owner("host", optimizer),),
         garden=no_seeds(),
         pruner=no_masks(),
-        strategy=StrategyState(),
         train=TensorFeed([torch.zeros(2)], 1, 0),
         task=object(),
         average=None,
@@ -77,6 +76,8 @@ def trained(millions: float) -> Any:
         device=torch.device("cpu"),
         environment=SimpleNamespace(**dict.fromkeys(names, "")),
     )
+    setup.parts = parts_of(setup)
+    return setup
 
 
 def no_seeds() -> SimpleNamespace:

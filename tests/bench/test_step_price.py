@@ -116,27 +116,6 @@ def test_the_price_of_a_recorded_step_is_printed(scenario, run_folder, seed):
     assert all(one["tolariad"]["steps"] == scenario.steps for one in rounds)
 
 
-@pytest.mark.bench
-@pytest.mark.parametrize("sync", ["batch", "step"])
-@pytest.mark.parametrize("mode", ["thread", "library"])
-def test_the_price_within_one_process_is_printed(mode, sync, run_folder, seed):
-    """Recorder and training in one interpreter share its lock: whatever one does in Python, the other waits for."""
-    scenario = Scenario(name=f"digits MLP, sync: {sync}, in one process: {mode}", sync=sync)
-    settings = [f"{key}={value}" for key, value in options(scenario).items()]
-    environ = {**os.environ, "PRICE_LOOPS": "bare", "PRICE_SEED": str(seed), "PRICE_WITHIN": "1"}
-    command = [sys.executable, "-m", "tests.bench.price_within", mode, str(run_folder), str(PAIRS + 1), *settings]
-    subprocess.run(command, env=environ, check=True, capture_output=True, timeout=600)
-    rounds = json.loads((run_folder / "price.json").read_text())[1:]
-
-    nobody = [
-        f"== {scenario.name}: {PAIRS} rounds",
-        f"{platform.machine()}, load {os.getloadavg()[0]:.1f}, nothing pinned",
-    ]
-    given = of_type(run_folder, m.SchedulingRecorded)
-    print("\n" + "\n".join([*(head(scenario, given[0]) if given else nobody), *price_table.lines(rounds)]))
-    assert len(rounds) == PAIRS
-
-
 def measured(scenario: Scenario, folder: Path, loops: list[str], seed: int) -> list[price_table.Round]:
     """Run the scenario; its rounds without the first, in which everything is cold."""
     trainer = [*(sys.executable, "-m", "tests.bench.price_trainer"), *("--run", str(folder))]

@@ -183,11 +183,11 @@ def _is_ahead(before: tuple[Kill, ...], sync: str) -> bool:
 
 def _kill(draw: random.Random, point: str, variant: Variant) -> Kill:
     if point == BY_TIME:
-        who = draw.choice(("daemon",) if variant.one_process else ("daemon", "trainer", "both"))
+        who = draw.choice(("daemon", "trainer", "both"))
         return Kill(point, 0, draw.randrange(1_000_000), who)
     if variant.in_memory and point in ("step", *_SNAPSHOT):
         return Kill(point, 1 if point in _SNAPSHOT else draw.randint(2, variant.steps), draw.randrange(300), "self")
-    who = "self" if point in IN_DAEMON else draw.choice(("both",) if variant.one_process else ("self", "self", "both"))
+    who = "self" if point in IN_DAEMON else draw.choice(("self", "self", "both"))
     return Kill(point, draw.randint(1, _passes(point, variant)), draw.randrange(300), who)
 
 

@@ -39,6 +39,8 @@ OURS = (
     "tolariad.cli.progress",
     "tolariad.daemon",
     "tolariad.library",
+    "tolariad.attach.__main__",
+    "tests.recorders",
     # Theirs are imported when they train (tolariad.trainer.process.lifecycle), because that takes long.
     "tolariad.trainer.build",
     "tolariad.trainer.loop",
@@ -206,6 +208,9 @@ def _main(order: dict) -> None:
     if not program.endswith(".py"):
         _daemon(order)
         return
+    from tests import recorders
+
+    recorders.install()
     sys.argv = [program, *order["arguments"]]
     runpy.run_path(program, run_name="__main__")
 

@@ -34,8 +34,8 @@ class Variant:
     """One kind of run.
 
     `task`: a class of task.py. `config`: lines of `tolaria:`. `steps`: updates in an epoch. `kills`: the most kills
-    that have room in it. `keep`: of `tolaria.checkpoint`, which checkpoints stay. `one_process`: daemon and trainer are
-    one process, so they die together. `in_memory`: a snapshot is taken at each step; a trainer that died continues from
+    that have room in it. `keep`: of `tolaria.checkpoint`, which checkpoints stay. `in_memory`: a
+    snapshot is taken at each step; a trainer that died continues from
     memory and repeats next to nothing. `begins_from`: words after `--from` and the checkpoint of another run.
     `is_long`: each of its starts takes many times as long as another's. `in_another`: another variant has all that is
     special in it, beside other things, so a short campaign leaves it out.
@@ -46,7 +46,6 @@ class Variant:
     keep: str = ""
     steps: int = BATCHES
     kills: int = EPOCHS
-    one_process: bool = False
     in_memory: bool = False
     orders: tuple[Order, ...] = ()
     begins_from: tuple[str, ...] | None = None
@@ -104,7 +103,6 @@ VARIANTS = {
             steps=3,
         ),
         Variant("ordered", orders=(CHECKPOINT,), in_another=True),
-        Variant("thread", "trainer: thread", one_process=True),
         # In the fourth epoch, so there is room for three kills before.
         Variant("stopped", "stop: {steps: 27}", kills=3),
         Variant("child", begins_from=("--with-optimizer",)),
@@ -120,7 +118,6 @@ VARIANTS = {
             ),
         ),
         Variant("gone back", orders=tuple(map(_back, (1, 2, 3)))),
-        Variant("gone back thread", "trainer: thread", one_process=True, orders=tuple(map(_back, (1, 2, 3)))),
         Variant("in memory", in_memory=True, in_another=True),
         Variant("average in memory", "ema: {decay: 0.9}", in_memory=True),
         Variant("gone back to memory", in_memory=True, orders=tuple(map(_back_to_memory, (1, 2, 3)))),

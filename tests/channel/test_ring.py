@@ -30,6 +30,19 @@ def memory():
     return memoryview(area)
 
 
+def test_the_newest_step_up_to_a_number_is_found(memory):
+    """Numbers of other reports lie between; more than one round, and nothing of what is newer."""
+    writer = RingWriter(memory.cast("Q"), memory.cast("d"))
+    assert writer.newest(1) is None
+    for number in range(2, 4 * SLOTS, 2):
+        writer.write(number, values(number))
+    last = 4 * SLOTS - 2
+
+    assert writer.newest(last + 5) == (last, report(last))
+    assert writer.newest(last - 1) == (last - 2, report(last - 2))
+    assert writer.newest(last - 2 * SLOTS) is None
+
+
 def test_what_is_written_is_read_in_order_over_the_end_of_the_ring(memory):
     """Two rounds, with the reader close to the writer."""
     writer, reader = RingWriter(memory.cast("Q"), memory.cast("d")), RingReader(memory.cast("Q"), memory.cast("d"))

@@ -92,6 +92,7 @@ def test_an_unknown_name_is_refused_with_the_nearest_one(tolaria, measured, run_
     assert "add --epochs" in tolaria("metrics", run_dir, "val_loss").err
     assert "there is no run 'nowhere'" in tolaria("metrics", "nowhere", "acc").err
     assert "exclude each other" in tolaria("metrics", run_dir, "--csv", "--json").err
+    assert "exclude each other" in tolaria("metrics", run_dir, "--epochs", "--validations").err
     said = tolaria("plot", run_dir, "ac")
     assert (said.code, "; did you mean acc?" in said.err) == (2, True)
 
@@ -114,6 +115,20 @@ def test_a_long_run_is_thinned_and_says_so_and_fits_the_terminal(tolaria, record
     assert "metric number 8" in " ".join(said.err.split())
     assert len(tolaria("metrics", run_dir, "-n", "50").out.splitlines()) == 51
     assert len(tolaria("metrics", run_dir, "--csv").out.splitlines()) == 201
+
+
+def test_a_validation_within_an_epoch_has_a_row_and_is_none_of_the_epoch(tolaria, recorder, run_dir):
+    """One that a rollback gave up has none. The row of its epoch has the results of the epoch's own."""
+    before = tolaria("metrics", run_dir, "--validations", "--json").lines
+    step(recorder, 13)
+    within = m.ValidationReport(epoch=2, step=13, batch=3, metrics={"accuracy": 0.125}, samples=9, seconds=0.1)
+    recorder.report(within)
+
+    said = tolaria("metrics", run_dir, "--validations", "--json")
+    assert [one["epoch"] for one in before] == [1]
+    assert said.lines == [*before, {"epoch": 2, "step": 13, "val_accuracy": 0.125}]
+    assert [one["epoch"] for one in tolaria("metrics", run_dir, "--epochs", "--json").lines] == [1]
+    assert tolaria("metrics", run_dir, "--validations").out.splitlines()[-1].split()[:3] == ["2", "13", "0.125"]
 
 
 def test_an_epoch_has_its_means_and_the_results_of_its_validation(tolaria, recorder, run_dir):

@@ -90,6 +90,15 @@ COSTS = {
 }  # fmt: skip
 
 
+@pytest.mark.parametrize(("evaluate_ms", "ends"), [(0.5, "each epoch\n"), (None, "but there are no validation data\n")])
+def test_check_says_how_often_the_run_validates(tolariad, monkeypatch, evaluate_ms, ends):
+    """Within epochs too, if `validate.every_steps` is set."""
+    monkeypatch.setattr(checking, "_costs", lambda _: {**COSTS, "evaluate_ms": evaluate_ms})
+    _, words, _ = tolariad("check", "--task", "digits", "--set", "validate.every_steps=500")
+    assert "validation     after every 500 steps, and after each epoch" in words
+    assert ends in words
+
+
 def test_check_says_what_the_run_will_be_and_cost(tolariad, monkeypatch):
     """Ten lines of 80 columns, and the notes; the resolved configuration on request; the same as JSON."""
     monkeypatch.setattr(checking, "_costs", lambda _: COSTS)

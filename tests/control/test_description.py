@@ -44,6 +44,14 @@ def test_systemds_parser_accepts_the_description(name, tmp_path):
     assert checked.returncode == 0, checked.stderr
 
 
+def test_no_element_may_be_absent():
+    """A map of optional numbers is a syntax error to systemd's parser, up to 262."""
+    text = served(INTERFACE)
+
+    assert "  metrics: [string]object,\n" in text
+    assert "]?" not in text
+
+
 def test_no_type_has_the_name_of_a_method():
     """Types, methods and errors share one name space."""
     text = served(INTERFACE)

@@ -20,8 +20,18 @@ from tolariad.core.state.run_state import RunState
 OPERATOR = m.Actor(uid=1000, pid=7, program="test")
 
 
+def rows_of(script: m.Script) -> deque:
+    """Return applied and skipped steps as one row."""
+    return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, m.ScriptStep))))
+
+
 class World:
-    """State, events so far and the outside; every public method is one thing that can happen."""
+    """State, events so far and the outside; every public method is one thing that can happen.
+
+    `every`: trainers validate after every so many steps, too.
+    """
+
+    every = 0
 
     def __init__(self, seed: int, **policy: object) -> None:
         self.random = random.Random(seed)
@@ -69,15 +79,15 @@ class World:
             case _ if self.trainer is not None:
                 self.trainer.orders.append(effect)
                 if isinstance(effect, m.TrainFrom) and (checkpoint := effect.checkpoint) is not None:
-                    self.trainer.script = self._script(checkpoint)
+                    self.trainer.script, self.trainer.within = self._script(checkpoint)
 
-    def _script(self, checkpoint: m.CheckpointRef) -> deque:
+    def _script(self, checkpoint: m.CheckpointRef) -> tuple[deque, dict[int, dict[str, float]]]:
         """Applied and skipped steps as one row, as the kernel cuts them from the journal."""
         entry = next(one for one in self.state.checkpoints.catalogue if one.id == checkpoint.id)
         script = q.script_from_journal(
             self.events[entry.script_from - 1 :], checkpoint, entry.branch, self.state.rollbacks.branches
         )
-        return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, m.ScriptStep))))
+        return rows_of(script), script.within
 
     def _gone(self, reason: m.DeathReason, code: int | None = None) -> None:
         if self.trainer is not None:
@@ -88,6 +98,7 @@ class World:
         """Return the process that was spawned."""
         trainer = Trainer(incarnation, self.environment, self.accuracy, self.broken)
         trainer.todo[0] = replace(trainer.todo[0], code=self.code)
+        trainer.every = self.every
         return trainer
 
     def tick(self) -> None:
@@ -168,6 +179,12 @@ class World:
 
     def _id(self) -> str:
         return self.random.choice(["", "", f"id{self.random.randrange(40)}"])
+
+
+class ValidatingWorld(World):
+    """Trainers that validate within epochs: twice in each."""
+
+    every = 2
 
 
 def kinds(world: World) -> list[str]:

@@ -32,6 +32,8 @@ class Trainer:
     """A trainer process, one small act at a time. `metric`: the name of what its validations measure."""
 
     metric = "accuracy"
+    # Validate within an epoch after every so many steps; 0: not.
+    every = 0
 
     def __init__(
         self, incarnation: int, context: m.Environment, accuracy: dict[int, float], broken: set[str] | None = None
@@ -53,6 +55,9 @@ class Trainer:
         self.later: deque[m.BoundaryOrder] = deque()
         self.todo: deque[Report] = deque([m.ReadyReport(environment=context, parameters=9, steps_per_epoch=4)])
         self.wait_epoch = 0
+        self.waits_within = False
+        # The metrics of the validations within epochs that the journal has, by step.
+        self.within: dict[int, dict[str, float]] = {}
         self.done_epoch = 0
         self.first_taken = False
         self.prepared: m.PrepareRollback | None = None
@@ -62,7 +67,8 @@ class Trainer:
         if self.todo:
             return self.todo.popleft()
         self._obey()
-        if self.todo or self.exited or self.order is None or self.held or self.wait_epoch or self.prepared:
+        waits = self.wait_epoch or self.waits_within
+        if self.todo or self.exited or self.order is None or self.held or waits or self.prepared:
             return self.todo.popleft() if self.todo else None
         if not self.first_taken:
             return None
@@ -73,6 +79,9 @@ class Trainer:
     def _obey(self) -> None:
         self._obey_orders()
         # An epoch that the journal says is over must be over here too: its plateaus come before a later order.
+        # A validation is over before an order acts.
+        if self.waits_within:
+            return
         while (
             self.later and self.order is not None and not self.script and self.done_epoch >= self.order.epoch_finished
         ):
@@ -90,7 +99,7 @@ class Trainer:
                     pass
                 case m.Release():
                     self.held = False
-                case m.TakeCheckpoint(id=id_) as order if not self.wait_epoch and (self.order is None or self.script):
+                case m.TakeCheckpoint(id=id_) as order if self._takes_none():
                     self.orders.append(order)
                     return
                 case m.TakeCheckpoint(id=id_):
@@ -106,6 +115,7 @@ class Trainer:
                     self.wait_epoch = 0 if self.wait_epoch == -1 else self.wait_epoch
                 case m.Continue():
                     self.wait_epoch = 0
+                    self.waits_within = False
                 case m.EndTraining():
                     self.over = True
                 case m.PrepareRollback() as order:
@@ -118,6 +128,9 @@ class Trainer:
                     self.todo.extend([m.TrainingEndedReport(step=self.step)] if self.wait_epoch == -1 else [])
                 case m.ExitTrainer():
                     self.exited = True
+
+    def _takes_none(self) -> bool:
+        return not (self.wait_epoch or self.waits_within) and (self.order is None or bool(self.script))
 
     def _answer(self, order: m.BoundaryOrder) -> None:
         refused = self.carry_out(order)
@@ -156,12 +169,13 @@ class Trainer:
     def _roll_back(self, to: m.CheckpointRef) -> None:
         """Go to the target's place. Epochs after it are trained and reported again."""
         self.step, self.batch, self.done_epoch, self.wait_epoch = to.step, to.batch, to.epoch - 1, 0
-        self.over = False
+        self.over = self.waits_within = False
         self.order = replace(
             self.order,
             epoch_started=to.epoch if to.batch else to.epoch - 1,
             epoch_validated=min(self.order.epoch_validated, to.epoch - 1),
             epoch_finished=min(self.order.epoch_finished, to.epoch - 1),
+            step_to_keep=0,
         )
         took = {"commit_s": 0.1, "confirm_s": 0.1}
         self.todo.append(m.RolledBackReport(rollback=self.prepared.rollback, step=to.step, **took))
@@ -197,10 +211,27 @@ class Trainer:
         self.skipped += skips
         self.step += not skips
         assert expected.step == self.step + skips
+        if not skips and self.step == self.order.step_to_keep:
+            self.todo.append(self._validation(self.within[self.step]))
+            self.waits_within = True
         if self.script:
             return None
+        if not skips and self.step not in self.within:
+            self._validate_within()
         compared = self.step - self.first + 1
         return m.RerunReport(first=self.first, last=self.step, compared=compared, skipped=self.skipped)
+
+    def _validate_within(self) -> None:
+        """After an applied step: validate if one is due, and wait for the word to go on."""
+        epoch = self.done_epoch + 1
+        if self.every and self.step % self.every == 0 and self.batch < len(BATCHES[epoch]):
+            begun = m.ValidationBegun(epoch=epoch, step=self.step, batch=self.batch)
+            self.todo.extend([m.Told(event=begun), self._validation({self.metric: self.accuracy[epoch]})])
+            self.waits_within = True
+
+    def _validation(self, metrics: dict[str, float]) -> m.ValidationReport:
+        at = {"epoch": self.done_epoch + 1, "step": self.step, "batch": self.batch}
+        return m.ValidationReport(metrics=metrics, samples=5, seconds=0.1, **at)
 
     def _epoch_is_over(self) -> bool:
         return self.done_epoch < len(BATCHES) and self.batch == len(BATCHES[self.done_epoch + 1])
@@ -234,6 +265,7 @@ class Trainer:
             reason = m.SkipReason.OVERFLOW
             return m.StepSkippedReport(step=self.step + 1, loss=float("nan"), reason=reason, **at)
         self.step += 1
+        self._validate_within()
         metrics = (2.0 * self.step, 0.5 * (self.step % 3))[: len(order.metrics)]
         return m.StepReport(step=self.step, loss=1.0 / self.step, lr=0.1, rates=5, metrics=metrics, **at)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from tests.core.simulate import World
+from tests.core.simulate import World, rows_of
 from tests.core.simulated_trainer import Trainer
 from tolariad.core import messages as m
 from tolariad.core import queries as q
@@ -111,12 +111,12 @@ class SnappedWorld(World):
         else:
             super()._do(effect)
 
-    def _script(self, checkpoint: m.CheckpointRef) -> deque:
+    def _script(self, checkpoint: m.CheckpointRef) -> tuple[deque, dict[int, dict[str, float]]]:
         entry = q.restorable(self.state, checkpoint.id)
         script = q.script_from_journal(
             self.events[entry.script_from - 1 :], checkpoint, entry.branch, self.state.rollbacks.branches
         )
-        return deque(sorted((*script.skips, *script.steps), key=lambda one: (one.step, isinstance(one, m.ScriptStep))))
+        return rows_of(script), script.within
 
     def new_trainer(self, incarnation: int) -> SnappedTrainer:
         made = SnappedTrainer(incarnation, self.environment, self.accuracy, self.broken)

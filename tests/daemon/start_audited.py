@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 
 from tests.daemon.start_daemon import main
-from tolariad.daemon.live import Daemon
+from tolariad.daemon.live import Host
 
 # Of the kernel's own file systems: nothing waits for a disk there.
 _IN_MEMORY = ("/proc", "/sys", "/dev")
@@ -33,21 +33,21 @@ def note(event: str, arguments: tuple) -> None:
 
 def audited() -> int:
     """Run the daemon with the hook."""
-    say_ready, leave = Daemon._say_ready, Daemon._leave
+    say_ready, leave = Host._say_ready, Host._leave
 
-    def begin(daemon: Daemon) -> None:
+    def begin(daemon: Host) -> None:
         global serves
         say_ready(daemon)
         serves = True
 
-    async def end(daemon: Daemon) -> None:
+    async def end(daemon: Host) -> None:
         global serves
         serves = False
         found = {"loop": opened, "threads": sorted(in_threads)}
         (Path(json.loads(sys.argv[1])["run_dir"]) / "opened").write_text(json.dumps(found))
         await leave(daemon)
 
-    Daemon._say_ready, Daemon._leave = begin, end
+    Host._say_ready, Host._leave = begin, end
     sys.addaudithook(note)
     return main()
 

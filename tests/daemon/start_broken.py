@@ -46,14 +46,14 @@ class BrokenHandler(logging.Handler):
 
 def break_everything() -> None:
     """Install the faults; each reads the file when it is called."""
-    tell, heed = Spending.tell, live.Daemon._heed
+    tell, heed = Spending.tell, live.Host._heed
 
     def telling(self: Spending, published: object) -> None:
         if how() == "raising":
             raise Broken("measurements")
         tell(self, published)
 
-    def heeding(self: live.Daemon, published: object) -> None:
+    def heeding(self: live.Host, published: object) -> None:
         if how() == "hanging":
             broken().unlink()
             time.sleep(HANG_S)
@@ -61,7 +61,7 @@ def break_everything() -> None:
             logging.getLogger("flood").warning("x" * 1_000_000)
         heed(self, published)
 
-    Spending.tell, live.Daemon._heed = telling, heeding
+    Spending.tell, live.Host._heed = telling, heeding
     logging.getLogger("tolariad").addHandler(BrokenHandler())
 
 

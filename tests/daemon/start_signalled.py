@@ -10,12 +10,11 @@ import os
 import signal
 import sys
 
-import tolariad.daemon as daemon
 from tests.daemon import start_daemon
-from tolariad.daemon import live
+from tolariad.daemon import live, running
 
 AT = dict(part.split(":") for part in os.environ["TOLARIA_SIGNALS"].split(","))
-_open_run, _begin, _leave = daemon.open_run, live.begin, live.Daemon._leave
+_open_run, _begin, _leave = running.open_run, live.begin, live.Host._leave
 
 
 def get(place: str) -> None:
@@ -39,7 +38,7 @@ async def leave(self):
     get("leave")
 
 
-daemon.open_run, live.begin, live.Daemon._leave = open_run, begin, leave
+running.open_run, live.begin, live.Host._leave = open_run, begin, leave
 
 if __name__ == "__main__":
     sys.exit(start_daemon.main())

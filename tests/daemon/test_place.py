@@ -126,7 +126,7 @@ def place(tmp_path):
     for name in ("journal", "checkpoints"):
         (run_dir / name).mkdir(parents=True)
     with begin(Journal.open(run_dir / "journal")) as journal:
-        made = RunPlace(run_dir, journal)
+        made = RunPlace(run_dir, journal, "`tolariad run --dir {}`")
         yield run_dir, made
         made.close()
 

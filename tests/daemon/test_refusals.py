@@ -10,8 +10,9 @@ from journal import Files
 from tolariad import config
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_IO
-from tolariad.daemon.opening import ALLOW_FILESYSTEM, open_run, require_linux
+from tolariad.daemon.opening import ALLOW_FILESYSTEM, open_run
 from tolariad.daemon.request import RunRequest, StartRefused
+from tolariad.refusal import require_linux
 from tolariad.supervisor.notify import Notifier
 
 NFS = 0x6969

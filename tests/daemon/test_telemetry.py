@@ -10,7 +10,7 @@ from tests.recorded import events_of
 from tolariad.core import messages as m
 from tolariad.core.calc.health.histogram import Bucket
 from tolariad.daemon import live
-from tolariad.daemon.live import Daemon
+from tolariad.daemon.live import Host
 
 
 async def test_what_the_daemon_spends_is_told_once_a_minute(monkeypatch):
@@ -22,9 +22,9 @@ async def test_what_the_daemon_spends_is_told_once_a_minute(monkeypatch):
     daemon = SimpleNamespace(
         _kernel=SimpleNamespace(submit=told.append),
         _spending=SimpleNamespace(taken=lambda: spent.pop(0) if spent else seen.set()),
-        _flush_spending=lambda: Daemon._flush_spending(daemon),
+        _flush_spending=lambda: Host._flush_spending(daemon),
     )
-    telling = asyncio.create_task(Daemon._tell_spending(daemon))
+    telling = asyncio.create_task(Host._tell_spending(daemon))
     async with asyncio.timeout(30):
         await seen.wait()
     telling.cancel()
@@ -45,7 +45,7 @@ def test_a_defect_of_a_measurement_does_not_reach_the_recorder(caplog):
     """The recorder's thread measures; an exception of the measurement must not freeze the run."""
     shown = []
     daemon = SimpleNamespace(_publications=SimpleNamespace(publish=shown.append), _spending=None)
-    Daemon._publish(daemon, published := SimpleNamespace(events=(), write_ns=1))
+    Host._publish(daemon, published := SimpleNamespace(events=(), write_ns=1))
 
     assert shown == [published]
     assert "could not be measured" in caplog.text

@@ -27,6 +27,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "failpoints": (set(), set()),
     "run_files": (set(), set()),
     "signals": (set(), set()),
+    "refusal": ({"core"}, set()),
     "boot": (set(), set()),
     "lifelines": (set(), set()),
     "processor_time": (set(), set()),
@@ -36,11 +37,12 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "imported": ({"core"}, set()),
     "channel": ({"core"}, set()),
     "config": ({"core"}, {"yaml"}),
+    "attach": ({"core", "journal", "channel"}, set()),
     "strategy": ({"core", "imported", "leyline"}, set()),
     "storage": ({"core"}, {"blake3", "xxhash", "numpy"}),
     "leyline": ({"core"}, {"google.protobuf"}),
     "kernel": ({"core", "journal", "channel"}, set()),
-    "supervisor": ({"core", "channel", "storage", "strategy", "leyline", "loop_files"}, {"psutil", "pynvml"}),
+    "supervisor": ({"attach", "core", "channel", "storage", "strategy", "leyline", "loop_files"}, {"psutil", "pynvml"}),
     "trainer": (
         {"core", "guards", "imported", "rate_functions", "channel", "storage"},
         {"torch", "numpy", "blake3", "xxhash"},
@@ -52,9 +54,9 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "control": ({"core", "journal", "storage", "loop_files"}, set()),
     "forensics": ({"core", "journal", "storage"}, {"aiofiles", "duckdb"}),
 }
-ROOTS = {"daemon", "library", "cli", "trainer.__main__", "__init__"}
+ROOTS = {"daemon", "library", "cli", "trainer.__main__", "attach.__main__", "__init__"}
 # The bare package holds the version; its public names are lazy, and a room that used them would import a root.
-EVERYBODY = {"boot", "failpoints", "lifelines", "processor_time", "run_files", "signals", "__init__"}
+EVERYBODY = {"boot", "failpoints", "lifelines", "processor_time", "refusal", "run_files", "signals", "__init__"}
 # In one module only, because only it has the reason.
 ALSO = {
     "journal.export": {"aiofiles"},  # runs inside the daemon's loop
@@ -68,8 +70,8 @@ def room_of(module: str) -> str:
     parts = module.split(".")
     if parts[0] == "journal":
         return "journal"
-    if module == "tolariad.trainer.__main__":
-        return "trainer.__main__"
+    if module in ("tolariad.trainer.__main__", "tolariad.attach.__main__"):
+        return module.removeprefix("tolariad.")
     return parts[1] if len(parts) > 1 else "__init__"
 
 

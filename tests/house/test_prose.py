@@ -19,9 +19,6 @@ NOT_YET = (
     "tolariad/core/queries/",
     "tolariad/core/rules/",
     "tolariad/daemon/",
-    "tolariad/library/live.py",
-    "tolariad/library/control.py",
-    "tolariad/library/asking.py",
 )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests import recorders
 from tests.in_memory import tmp_path
 from tests.quick_torch import keep_no_stacks
-from tolariad.library import live
+from tolariad.daemon import program
+from tolariad.library import attached, tolaria
 
 __all__ = ["tmp_path"]
 keep_no_stacks()
@@ -15,5 +17,18 @@ keep_no_stacks()
 @pytest.fixture(autouse=True)
 def _a_library_as_it_is(monkeypatch):
     """Put back what runs with masks replace (tests/library/pruning.py): other tests of this process follow."""
-    for name in ("Trainer", "_require_no_pruning"):
-        monkeypatch.setattr(live, name, getattr(live, name))
+    for owner, name in (
+        (attached, "Trainer"),
+        (tolaria, "require_no_pruning"),
+        (program.NoAnalyses, "obey"),
+        (program.ProgramPolicy, "_take"),
+    ):
+        monkeypatch.setattr(owner, name, getattr(owner, name))
+
+
+@pytest.fixture(autouse=True)
+def _a_recorder_of_its_own(monkeypatch):
+    """Start recorders quickly. What this test has replaced is in none of another one."""
+    recorders.install(monkeypatch.setattr)
+    yield
+    recorders.end()

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 from unittest import mock
 
+import msgspec
 import torch
 from msgspec.structs import replace
 from torch import nn
@@ -23,17 +24,20 @@ from tests.library.small import CONFIG, loaders
 from tests.recorded import events_of, of
 from tests.waiting import wait_for
 from tolariad import Tolaria
+from tolariad.attach import spawn, words
 from tolariad.core import messages as m
 from tolariad.core.calc.pruning.budget import UnitKind
 from tolariad.core.calc.pruning.verdict import PruningDecision, Trip, WindowAction
 from tolariad.core.queries import pruning
-from tolariad.library import live
+from tolariad.daemon import program
+from tolariad.library import attached, tolaria
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.pruning.plan import joined, plan_of
 from tolariad.trainer.pruning.removal import remove
 from tolariad.trainer.pruning.units import Role, TensorSlice, UnitGroup
 
 EPOCHS, STEPS = 4, 8
+ANSWER, TAKE = "the answer of an analysis: ", program.ProgramPolicy._take
 ACTED = order_events.acted(m.MaskUnits), order_events.acted(m.ReleaseMasks), order_events.acted(m.CompactModel)
 SHARES = [{"epoch": 0, "share": 0.5}]
 QUICK = {
@@ -285,7 +289,8 @@ class Prunes:
         assert ordered(self.run, m.PruneAnalyze())
         cycle = self.pruning.cycles
         found = found and replace(found, cycle=cycle)
-        self.run._live._kernel.submit(m.AnalysisReply(cycle=cycle, found=found, why=why))
+        reply = msgspec.json.encode(m.AnalysisReply(cycle=cycle, found=found, why=why)).decode()
+        self.run._live._recorder.tell(words.Order(number=0, command=m.Note(text=ANSWER + reply)))
         wait_for(lambda: self.pruning.open is None)
 
     def trip(self, cycle, action):
@@ -293,6 +298,15 @@ class Prunes:
         trip = Trip(threshold="memory_usage_threshold", limit=0.9, measured=0.95, action=action)
         step = Live.newest.stepper.position.step
         Live.newest._reporter.report(m.PruneWatchReport(cycle=cycle, step=step, trips=(trip,), memory=0.95))
+
+
+def _take_answers(policy, word):
+    """In the recorder: take the answer of an analysis, which comes as a note."""
+    if isinstance(word, words.Order) and isinstance(word.command, m.Note) and word.command.text.startswith(ANSWER):
+        reply = word.command.text.removeprefix(ANSWER)
+        policy._submit(msgspec.json.decode(reply, type=m.AnalysisReply))
+    else:
+        TAKE(policy, word)
 
 
 def given_in(run_dir: Path) -> int:
@@ -325,17 +339,22 @@ def wait_for_checkpoint(task):
 
 def made(run_dir: Path, **options) -> Tolaria:
     """Return a run that may be pruned, although nothing analyses it."""
-    live._require_no_pruning = lambda settings: None
-    live.Trainer = Live
+    tolaria.require_no_pruning = lambda settings: None
+    attached.Trainer = Live
+    # Of the recorder, which is a fork of this process.
+    program.NoAnalyses.obey = lambda self, effect: None
+    program.ProgramPolicy._take = _take_answers
     return Tolaria({"tolaria": {**CONFIG["tolaria"], **QUICK, **options}}, run_dir=run_dir, accept_config=True)
 
 
 def train(run_dir: Path, task, *, model=None, epochs=EPOCHS, **options):
     """Train a fresh network; return it."""
     model = network() if model is None else model
-    task.run = made(run_dir, **options)
     # An analysis here is of the model as it is, whatever checkpoint it names. So no checkpoint is too old for it.
     with mock.patch.object(pruning, "_is_outdated", return_value=False):
+        # In the patch, which the recorder then has too.
+        spawn.end_idle()
+        task.run = made(run_dir, **options)
         assert task.run.train(model, *loaders(), epochs, task=task).phase == "completed"
     return model
 

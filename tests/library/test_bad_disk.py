@@ -11,7 +11,7 @@ from tests.recorded import events_of, of, pieces
 from tests.waiting import wait_for
 from tolariad import failpoints
 from tolariad.core import messages as m
-from tolariad.library import live
+from tolariad.library.failed import RunFailed
 
 # The trainer writes each checkpoint three times before it gives it up.
 WRITES = 3
@@ -60,7 +60,7 @@ def test_a_disk_that_fails_at_the_end_costs_nothing(tmp_path, calm, monkeypatch,
 
 def test_a_disk_that_goes_on_failing_ends_the_call_and_the_next_one_makes_the_end_again(tmp_path, calm, monkeypatch):
     """The call raises. Called again, with a disk that works, the run ends with the same bits."""
-    with pytest.raises(live.RunFailed, match="Input/output error"):
+    with pytest.raises(RunFailed, match="Input/output error"):
         train(tmp_path / "run", failing(monkeypatch, "checkpoint_file", 100))
     monkeypatch.setattr(failpoints, "_armed", {})
     model = network()

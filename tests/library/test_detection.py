@@ -154,14 +154,13 @@ def train_long(
         return True
 
     def hook(step):
-        state = state_of(tolaria)
         if step == 1 and quarantine and once("quarantined"):
             for batches in quarantine:
                 assert ordered(tolaria, m.QuarantineAdd(batches=batches))
         if hot is not None and step == HOT_AT and once("ordered"):
-            group = state.rates.groups[0].name
+            group = state_of(tolaria).rates.groups[0].name
             assert ordered(tolaria, m.LrSet(group=group, value=hot))
-        if step == die_at and state.rollbacks.done and once("died"):
+        if step == die_at and state_of(tolaria).rollbacks.done and once("died"):
             raise InterruptedError
 
     assert tolaria.train(model, *loaders(dataset, validated=False), epochs, task=Hooks(hook)).phase == "completed"

@@ -13,7 +13,7 @@ from tests.library.small import CONFIG, STEPS_PER_EPOCH, bits, data, network, tr
 from tests.recorded import events_of
 from tolariad import Tolaria
 from tolariad.core import messages as m
-from tolariad.library import live
+from tolariad.library.failed import RunFailed
 
 
 class Allergic(nn.Module):
@@ -66,7 +66,7 @@ def test_a_folder_that_is_gone_ends_the_call_with_one_sentence(tmp_path, how):
             # Much longer than a second in all, if nobody stops it.
             time.sleep(1.0)
 
-    with pytest.raises(live.RunFailed, match=rf"(folder|file of) {run_dir}\S* was {how}.* training was stopped"):
+    with pytest.raises(RunFailed, match=rf"(folder|file of) {run_dir}\S* was {how}.* training was stopped"):
         train(run_dir, hook)
     assert steps[-1] < 10 + 5 * STEPS_PER_EPOCH // 4
     assert not run_dir.exists()

@@ -24,7 +24,7 @@ from tolariad import Tolaria
 from tolariad.core import messages as m
 from tolariad.core.messages.vocabulary import decode_event
 from tolariad.daemon.request import StartRefused
-from tolariad.library.live import Live
+from tolariad.library.attached import Attached
 from tolariad.trainer.errors import SetupRefused
 
 
@@ -273,6 +273,25 @@ def test_a_run_that_dies_after_a_rollback_resumes_on_its_new_branch(tmp_path, ca
     assert bits(model) == calm
 
 
+def test_figures_are_those_of_the_last_durable_step(tmp_path, monkeypatch):
+    """Asked in a hook, without a word to the recorder. After a rollback they are the target's."""
+    written_at_once(monkeypatch.setattr)
+    tolaria, seen, back = made(tmp_path / "run", journal={**CONFIG["tolaria"]["journal"], "sync": "step"}), [], []
+
+    def hook(step):
+        figures = tolaria.get_metrics()
+        seen.append((step, int(figures["step"]), "val_loss" in figures))
+        if step == 20 and not back:
+            back.append(tolaria.rollback(1))
+
+    train(tmp_path, hook, tolaria=tolaria)
+
+    assert back == [True]
+    # The gate before a step waits for the record of the one before.
+    assert all(durable in (step - 1, step) for step, durable, _ in seen)
+    assert [is_validated for step, _, is_validated in seen if step == 12] == [True, True]
+
+
 def test_a_completed_run_says_so_and_gives_its_parameters(tmp_path, calm):
     """Called again, `train` does not train, and returns the trained parameters."""
     train(tmp_path / "run")
@@ -291,12 +310,10 @@ def test_a_program_that_shall_prune_is_refused(tmp_path):
 
 
 def test_a_copy_of_a_checkpoint_whose_end_never_comes_is_given_up(tmp_path):
-    """The kernel has ended without it. Neither `checkpoint` nor the end of `train` waits for ever."""
-    ends = queue.SimpleQueue()
-    kernel = SimpleNamespace(failure=None, is_over=True)
-    run = SimpleNamespace(_kernel=kernel, _forget=lambda _: None, _opened=None)
+    """The run has ended without it. Neither `checkpoint` nor the end of `train` waits for ever."""
+    run = SimpleNamespace(_recorder=SimpleNamespace(over="stopped"), _forget=lambda _: None)
 
-    assert not Live._copy(run, 7, ends, tmp_path / "copy")
+    assert not Attached._copy(run, 7, queue.SimpleQueue(), tmp_path / "copy")
 
 
 def test_what_was_borrowed_is_given_back(tmp_path):

@@ -15,6 +15,7 @@ from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core import messages as m
 from tolariad.core.messages.sentences.text import sentence
+from tolariad.daemon.said import Saying
 from tolariad.library import saying
 
 
@@ -67,15 +68,13 @@ def test_a_resume_with_batches_of_another_size_is_said(tmp_path, caplog):
     assert said.endswith("An epoch had 8 steps before.")
 
 
-def test_corrections_of_rates_are_said_three_times_and_once_more(caplog):
+def test_corrections_of_rates_are_said_three_times_and_once_more():
     """A loop that sets a rate at every step is corrected at every step."""
-    lines = saying.Saying()
-    lines.queue(
+    said: list[str] = []
+    Saying(said.append).tell(
         (step, m.LrViolationDetected(group="g", what="the rate was changed", step=step)) for step in range(1, 30)
     )
-    lines.close()
 
-    said = [one.getMessage() for one in caplog.records if one.name == "tolariad.run"]
     assert ["Corrected" in one for one in said] == [True, True, True, False]
     assert "tolaria events RUN -t LrViolationDetected" in said[3]
 

@@ -14,7 +14,7 @@ from tests.recorded import Stop, dies_at, events_of, of, pieces, sound
 from tolariad import Tolaria
 from tolariad.core import messages as m
 from tolariad.core.calc.seeds.stages import Stage
-from tolariad.trainer.checkpoints.capture import STATE_FILE
+from tolariad.trainer.checkpoints.files import STATE_FILE
 
 STEPS = 4  # of an epoch
 PATIENT = {"rollback": {"fast_path_timeout_ms": 60_000, "full_path_timeout_s": 60.0}}

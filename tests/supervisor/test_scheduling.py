@@ -109,26 +109,6 @@ def test_a_trainer_that_takes_every_core_is_left_alone(tmp_path, trainer):
 
 
 @several_cores
-def test_beside_a_trainer_in_a_thread_of_ours_the_recorders_thread_alone_moves(tmp_path):
-    """If both were pinned like processes, the second pin would move the recorder to the trainer's core."""
-    scheduling = Scheduling(tmp_path)
-
-    def serve():
-        recorded = scheduling.take(context(threads=1), os.getpid())
-        meanwhile = os.sched_getaffinity(0), os.sched_getaffinity(os.getpid())
-        scheduling.give_back()
-        return recorded, meanwhile, (os.sched_getscheduler(0), os.sched_getaffinity(0))
-
-    recorded, (own, others), after = in_thread(serve)
-
-    assert recorded.polls
-    assert (set(recorded.daemon_cores), set(recorded.trainer_cores)) == (own, others)
-    assert sorted([*own, *others]) == list(ALL)
-    assert after == (os.SCHED_OTHER, set(ALL))
-    assert os.sched_getaffinity(os.getpid()) == set(ALL)
-
-
-@several_cores
 def test_a_trainer_that_is_gone_already_is_told_and_nobody_is_pinned(tmp_path):
     """Its death will reach the kernel; until then the recorder stays as it is."""
     process = subprocess.Popen([sys.executable, "-S", "-c", ""])

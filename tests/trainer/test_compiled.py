@@ -12,7 +12,7 @@ from torch import nn
 
 from tolariad.channel import Activity
 from tolariad.trainer import build
-from tolariad.trainer.checkpoints.capture import MODEL_FILE
+from tolariad.trainer.checkpoints.files import MODEL_FILE
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step import compiled, stepper
 from tolariad.trainer.step.compiled import compile_forward

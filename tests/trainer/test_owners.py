@@ -12,7 +12,8 @@ import torch
 from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnfit
 from tolariad.trainer.build import build
-from tolariad.trainer.checkpoints.capture import OPTIMIZER_FILE, capture
+from tolariad.trainer.checkpoints.capture import capture
+from tolariad.trainer.checkpoints.files import OPTIMIZER_FILE
 from tolariad.trainer.checkpoints.restore import restore, taken_apart
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.checkpoints.start import begin_from

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from tolariad.core import messages as m
-from tolariad.trainer.checkpoints.capture import MODEL_FILE
+from tolariad.trainer.checkpoints.files import MODEL_FILE
 
 TASKS = Path(__file__).with_name("tasks")
 OVERFLOW = m.SkipReason.OVERFLOW

@@ -13,6 +13,7 @@ from tolariad.storage import read_manifest
 from tolariad.storage.manifest import decode_manifest
 from tolariad.trainer import loop
 from tolariad.trainer.checkpoints.restore import load
+from tolariad.trainer.orders import Kind
 from tolariad.trainer.step import rerun
 
 GROUP = "default"
@@ -32,6 +33,7 @@ class _ScriptOrder(msgspec.Struct, frozen=True, array_like=True):
 class _Script(msgspec.Struct, frozen=True, kw_only=True):
     steps: tuple[m.ScriptStep, ...] = ()
     validations: dict[int, dict[str, float]] = {}
+    within: dict[int, dict[str, float]] = {}
     skips: tuple[m.StepSkipped, ...] = ()
     orders: tuple[_ScriptOrder, ...] = ()
     changes: tuple[m.ScriptChange, ...] = ()
@@ -47,7 +49,7 @@ def turned(monkeypatch):
 
     def with_the_kind(acted, link, *took):
         orders = plain(acted, link, *took)
-        orders.register(Turn, lambda order: done.append((order.knob, order.to, link.progress.step + 1)))
+        orders.obey_by({Turn: Kind(lambda order: done.append((order.knob, order.to, link.progress.step + 1)))})
         return orders
 
     monkeypatch.setattr(loop, "BoundaryOrders", with_the_kind)

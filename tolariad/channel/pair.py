@@ -264,6 +264,11 @@ class TrainerEnd(_End):
         """Return whether an order is pending: one memory read."""
         return self.page.orders > self._taken
 
+    @property
+    def last_durable_step(self) -> tuple[int, m.StepReport] | None:
+        """The newest durable step in the ring, after its number; None if there is none. Any thread may ask."""
+        return self._ring.newest(self.page.durable)
+
     def report(self, report: Report) -> int:
         """Send a report under the next number, and return that number.
 

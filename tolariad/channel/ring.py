@@ -85,6 +85,19 @@ class RingWriter(_Side):
         words[at] = number
         self._count += 1
 
+    def newest(self, number: int) -> tuple[int, m.StepReport] | None:
+        """Return the newest step whose number is at most `number`, with that; None if the ring holds none.
+
+        Any thread may call this while steps are written.
+        """
+        reader = RingReader(self._words, self._doubles)
+        for count in range(self._count - 1, max(self._count - SLOTS, 0) - 1, -1):
+            found = self._words[count % SLOTS * _SLOT_WORDS]
+            reader._count = count  # noqa: SLF001 - the other side of this ring
+            if found <= number and (report := reader.take(found)) is not None:
+                return found, report
+        return None
+
 
 class RingReader(_Side):
     """The daemon's side of the ring."""

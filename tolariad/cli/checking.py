@@ -20,7 +20,7 @@ from tolariad.config import from_environment, require_extras, schema
 from tolariad.core import queries as q
 from tolariad.core.calc.pruning.notes import prune_notes
 from tolariad.core.calc.run.exits import EXIT_CONFIG
-from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.model import Settings, Validate
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.core.calc.settings.rules import rate_notes, resolved_json, without_effect
 from tolariad.core.calc.settings.strategies import DEFAULT, NONE
@@ -86,7 +86,7 @@ def check(
         output.put(json.dumps(json.loads(resolved), indent=2))
     for line in _environment_lines(variables, sets):
         output.put(line)
-    for line in [*_plan_lines(settings, costs), *_cost_lines(costs, journal)]:
+    for line in [*_plan_lines(settings, costs), *_cost_lines(costs, journal, settings.validate)]:
         output.put(line)
     for line in _slot_lines(costs.get("slots", [])):
         output.put(line)
@@ -207,7 +207,7 @@ def _journal_lines(journal: Durable) -> list[str]:
     return lines
 
 
-def _cost_lines(costs: dict[str, Any], journal: Durable) -> list[str]:
+def _cost_lines(costs: dict[str, Any], journal: Durable, validate: Validate) -> list[str]:
     an_epoch = (
         f"{output.counted(costs['steps_per_epoch'], 'step')} an epoch"
         if costs["steps_per_epoch"]
@@ -219,7 +219,7 @@ def _cost_lines(costs: dict[str, Any], journal: Durable) -> list[str]:
         f"memory         tensors {output.size(costs['state_bytes'])}, peak {output.size(costs['peak_memory_bytes'])}",
         f"checkpoint     {output.size(costs['checkpoint_bytes'])}, and as much host memory while it is written",
         f"step           {costs['step_ms']:.2f} ms, {an_epoch}, loss {output.number(costs['loss'])}",
-        *_evaluate_line(costs),
+        *_evaluate_lines(costs, validate.every_steps),
         *_journal_lines(journal),
         f"runs on        {costs['device']}, {threads}, determinism {costs['determinism']}",
     ]
@@ -281,8 +281,11 @@ def _trainable(costs: dict[str, Any]) -> str:
     return f", {costs['trainable']:,} of them trained" if costs["trainable"] != costs["parameters"] else ""
 
 
-def _evaluate_line(costs: dict[str, Any]) -> Iterator[str]:
-    """Yield the line of the validation, if there is one. A number that is not finite is null in JSON."""
+def _evaluate_lines(costs: dict[str, Any], every: int | None) -> Iterator[str]:
+    """Yield the lines of the validation, if there is one. A number that is not finite is null in JSON."""
+    if every:
+        is_none = "; but there are no validation data" if costs["evaluate_ms"] is None else ""
+        yield f"validation     after every {output.counted(every, 'step')}, and after each epoch{is_none}"
     if costs["evaluate_ms"] is not None:
         shown = (f"{safe(name)} {output.number(value)}" for name, value in costs["metrics"].items())
         yield f"evaluate       {costs['evaluate_ms']:.2f} ms for one batch: {', '.join(shown) or 'no metric'}"

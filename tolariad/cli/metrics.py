@@ -40,6 +40,7 @@ class Table(NamedTuple):
 @click.command()
 @click.argument("arguments", nargs=-1, metavar="[RUN] [NAME]...")
 @click.option("--epochs", "by_epoch", is_flag=True, help="One row for each epoch: means, and the validation's results.")
+@click.option("--validations", "by_validation", is_flag=True, help="One row for each validation, within epochs too.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N rows.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print every row as CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print every row as a JSON line.")
@@ -48,6 +49,7 @@ def metrics(
     *,
     arguments: tuple[str, ...],
     by_epoch: bool,
+    by_validation: bool,
     lines: int | None,
     as_csv: bool,
     as_json: bool,
@@ -58,12 +60,17 @@ def metrics(
     They are loss, gradient norm, learning rate, and the task's metrics. Each NAME selects one. Steps that a rollback
     gave up are left out.
     """
-    if as_csv and as_json:
-        raise click.UsageError("--csv and --json exclude each other")
+    for one, other in (
+        (("--csv", as_csv), ("--json", as_json)),
+        (("--epochs", by_epoch), ("--validations", by_validation)),
+    ):
+        if one[1] and other[1]:
+            raise click.UsageError(f"{one[0]} and {other[0]} exclude each other")
     journal, names = run_and_names(arguments, place)
-    table = _of_epochs(journal) if by_epoch else _of_steps(journal)
+    by_step = not (by_epoch or by_validation)
+    table = _of_steps(journal) if by_step else _of_rows(_rows(journal, by_epoch=by_epoch))
     if names:
-        wanted = [known(name, table.by_name, by_epoch=by_epoch) for name in names]
+        wanted = [known(name, table.by_name, by_step=by_step) for name in names]
         table = table._replace(by_name={name: table.by_name[name] for name in wanted})
     first = 0 if lines is None else max(0, len(table.at) - lines)
     rows = range(first, len(table.at))
@@ -73,7 +80,8 @@ def metrics(
     elif as_csv:
         _put_csv(table, rows)
     elif not rows:
-        output.note(f"the run has no {'finished epoch' if by_epoch else 'step'} yet" if not table.at else "no row")
+        what = "finished epoch" if by_epoch else "validation" if by_validation else "step"
+        output.note(f"the run has no {what} yet" if not table.at else "no row")
     else:
         _put_table(table, rows if lines is not None else _thinned(rows), len(rows))
 
@@ -99,12 +107,12 @@ def run_and_names(arguments: tuple[str, ...], place: Mapping[str, Any]) -> tuple
         raise
 
 
-def known(name: str, there: Iterable[str], *, by_epoch: bool = True) -> str:
+def known(name: str, there: Iterable[str], *, by_step: bool = False) -> str:
     """Return the name. Raises UsageError if no number of the run has it."""
     if name in there:
         return name
-    if not by_epoch and name.startswith(numbers.OF_A_VALIDATION):
-        raise click.UsageError(f"{name!r} is a result of the validation after an epoch: add --epochs")
+    if by_step and name.startswith(numbers.OF_A_VALIDATION):
+        raise click.UsageError(f"{name!r} is a result of validations: add --epochs or --validations")
     hint = safe(did_you_mean(nearest(name, there)))
     raise click.UsageError(f"The run has no number {name!r}; it has {', '.join(map(safe, there))}{hint or '.'}")
 
@@ -116,11 +124,14 @@ def _of_steps(journal: Path) -> Table:
     return Table(("step", "epoch"), at, [int(wall) for wall in steps.wall], dict(steps.by_name), gaps)
 
 
-def _of_epochs(journal: Path) -> Table:
-    epochs = numbers.epochs_of(journal)
-    names = numbers.names_of(epochs)
-    by_name = {name: [one.by_name.get(name, math.nan) for one in epochs] for name in names}
-    return Table(("epoch", "step"), [(one.epoch, one.step) for one in epochs], (), dict(by_name), frozenset(names))
+def _rows(journal: Path, *, by_epoch: bool) -> Sequence[numbers.Epoch | numbers.Validation]:
+    return numbers.epochs_of(journal) if by_epoch else numbers.validations_of(journal)
+
+
+def _of_rows(rows: Sequence[numbers.Epoch | numbers.Validation]) -> Table:
+    names = numbers.names_of(rows)
+    by_name = {name: [one.by_name.get(name, math.nan) for one in rows] for name in names}
+    return Table(("epoch", "step"), [(one.epoch, one.step) for one in rows], (), dict(by_name), frozenset(names))
 
 
 def _plain(table: Table, row: int) -> dict[str, Any]:

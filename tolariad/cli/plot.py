@@ -91,11 +91,10 @@ def plot(*, arguments: tuple[str, ...], file: Path | None, is_log: bool, **place
 
 def _curves(journal: Path) -> dict[str, Points]:
     """Return the values by name, each with its step."""
-    steps, epochs = numbers.steps_of(journal), numbers.epochs_of(journal)
+    steps, validations = numbers.steps_of(journal), numbers.validations_of(journal)
     found = {name: list(zip(steps.step, values, strict=True)) for name, values in steps.by_name.items()}
-    for name in numbers.names_of(epochs):
-        if name.startswith(numbers.OF_A_VALIDATION):
-            found[name] = [(one.step, one.by_name[name]) for one in epochs if name in one.by_name]
+    for name in numbers.names_of(validations):
+        found[name] = [(one.step, one.by_name[name]) for one in validations if name in one.by_name]
     return found
 
 

@@ -157,15 +157,23 @@ def _name(kind: Any, types: dict[str, str]) -> str:
         kind, *notes = get_args(kind)
         kind = next((_ENUMS[note] for note in notes if isinstance(note, str)), kind)  # the values of a text
     if get_origin(kind) is tuple:
-        return f"[]{_name(get_args(kind)[0], types)}"
+        return f"[]{_element(get_args(kind)[0], types)}"
     if get_origin(kind) is dict:
-        return f"[string]{_name(get_args(kind)[1], types)}"
+        return f"[string]{_element(get_args(kind)[1], types)}"
     if kind in _PLAIN:
         return _PLAIN[kind]
     name = _NAMES.get(kind) or str(kind.__name__)
     if name not in types:
         types[name] = _declaration(name, kind, types)
     return name
+
+
+def _element(kind: Any, types: dict[str, str]) -> str:
+    """Return the name of the type of elements. If they may be absent it is `object`, which is any value.
+
+    The grammar of varlink has `[string]?float`, but systemd's parser refuses it.
+    """
+    return "object" if type(None) in get_args(kind) else _name(kind, types)
 
 
 def _declaration(name: str, kind: Any, types: dict[str, str]) -> str:

@@ -1,4 +1,6 @@
-"""One life of a daemon: kernel thread, supervisor, control server, telemetry and signals, until the run ends.
+"""One run on its host: kernel thread, supervisor, control server, telemetry and signals, until the run ends.
+
+The host is `tolariad run`, or the recorder of a program that trains. What differs is the policy (policy.py).
 
 Promises: the socket answers from before READY until the end, even if the journal has failed. After a stop no process
 of the run is left. A fault of telemetry, logs or display does not affect the run.
@@ -22,7 +24,7 @@ import tolariad
 from journal import JournalError
 from tolariad.channel import Page
 from tolariad.control.peer import Operators, UnknownOperator, operators
-from tolariad.control.place import Bound, adopt, bind, publish, withdraw
+from tolariad.control.place import Bound, adopt, bind, publish, remove_made, withdraw
 from tolariad.control.server import ControlServer
 from tolariad.core import messages as m
 from tolariad.core import state as st
@@ -31,29 +33,25 @@ from tolariad.core.calc.settings.model import STOP_BUDGET_S, Settings
 from tolariad.core.calc.text.plain import safe_lines
 from tolariad.core.state.run_state import RunState
 from tolariad.daemon import leaving
-from tolariad.daemon.analysing import Analysing
 from tolariad.daemon.asking import Asking
 from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import measured, watch_disk
 from tolariad.daemon.opening import OpenRun, begin
 from tolariad.daemon.place import PlaceWatch, RunPlace
+from tolariad.daemon.policy import Policy
 from tolariad.daemon.port import Publications, RunPort, now
 from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import FolderLost, RunRequest, refusing
-from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.daemon.showing import Showing
 from tolariad.daemon.signal_handler import SignalHandler
 from tolariad.daemon.spending import Spending
-from tolariad.daemon.trainer_start import former_trainer, threads_argument, trainer_code
 from tolariad.kernel import Kernel, Published
-from tolariad.supervisor import Supervisor, TrainerSetup
+from tolariad.supervisor import Supervisor
 from tolariad.supervisor.activation import PassedSocket
 from tolariad.supervisor.notify import Notifier
 from tolariad.supervisor.saved_states import SavedStates
-from tolariad.supervisor.scheduling import Scheduling
 from tolariad.telemetry.histograms import BudgetHistograms
 from tolariad.telemetry.logs import DaemonLog
-from tolariad.telemetry.writer import LogFile
 
 _log: Final = logging.getLogger(__name__)
 
@@ -66,17 +64,20 @@ _LEAVE_S: Final = 30.0
 _LAST: Final = (m.CheckpointReason.END, m.CheckpointReason.STOP)
 
 
-class Daemon:
-    """One life of a daemon. Create it on the main thread's loop and call `live` once."""
+class Host:
+    """Serves one run. Create it on the main thread's loop and call `live` once."""
 
     def __init__(
         self,
         request: RunRequest,
         run: OpenRun,
-        notifier: Notifier,
-        passed: PassedSocket | None,
         log: DaemonLog,
+        policy: Policy,
+        *,
+        notifier: Notifier,
+        passed: PassedSocket | None = None,
     ) -> None:
+        self._policy = policy
         self._request = request
         self._run = run
         self._notifier = notifier
@@ -86,15 +87,17 @@ class Daemon:
         self._exit: asyncio.Future[m.ExitDaemon] = self._loop.create_future()
         self._is_open: asyncio.Future[None] = self._loop.create_future()
         self._lingers = request.linger
+        # Why it has ended.
+        self.why = ""
         self._heeded_ns = time.monotonic_ns()
         self._tasks: list[asyncio.Task[Any]] = []
         settings = run.resolved.settings
         self._spending = Spending(settings)
         self._histograms = BudgetHistograms(run.state.overruns)
         self._publications = Publications(self._loop, self._heed)
-        self._scheduling = Scheduling(run.journal.folder, settings.workers)
+        self._scheduling = policy.scheduling()
         with refusing(EXIT_IO, f"the run folder {run.run_dir} cannot be opened", OSError):
-            self._place = RunPlace(run.run_dir, run.journal)
+            self._place = RunPlace(run.run_dir, run.journal, policy.go_on)
         self._kernel = Kernel(
             *(run.journal, run.state),
             clock=now,
@@ -105,40 +108,27 @@ class Daemon:
         self._signals = SignalHandler(settings.signals, self._kernel, lambda why: self._end(why, st.Phase.STOPPING))
         log.bind(lambda: log_fields(run.run_dir, self._kernel.durable))
         self._saved = SavedStates(run.run_dir / "checkpoints", self._kernel.submit)
-        self._trainer_log = _open_trainer_log(run)
-        self._asking = Asking(settings, (self._trainer_log.write, self._log.write), self._kernel.submit)
-        self._analysing = Analysing(
-            *(settings, run.run_dir, (self._trainer_log.write, self._log.write), self._kernel.submit),
-            core=lambda: self._scheduling.recorders_core,
-            cores=self._scheduling.cores,
-        )
+        self._asking = Asking(settings, policy.sinks, self._kernel.submit)
+        self._analyses = policy.analyses(self._kernel.submit, self._scheduling)
+        setup = policy.setup(self._saved.arena)
         self._supervisor = Supervisor(
-            *(self._trainer_setup(), self._kernel, former_trainer(run)),
+            *(setup, self._kernel, policy.former()),
             defect=self._give_up,
-            trainer_code=trainer_code(run, self._saved.arena),
+            begin=lambda number, printed: policy.begin(number, printed, setup, self._kernel),
         )
         self._port = RunPort(
-            *(run.run_dir, run.journal, self._kernel, self._page, self._publications), histograms=self._histograms
+            *(run.run_dir, run.journal, self._kernel, self._page, self._publications),
+            histograms=self._histograms,
+            served_by=policy.served_by,
+            pid=policy.pid,
         )
         self._bound: Bound | None = None
         self._server: ControlServer | None = None
 
-    def _trainer_setup(self) -> TrainerSetup:
-        folder = self._run.run_dir
-        own = (
-            *(sys.executable, "-m", "tolariad.trainer", "--run", str(folder)),
-            *("--config-json", str(folder / RESOLVED_NAME), "--run-id", self._run.run_id.hex()),
-            *threads_argument(self._run),
-        )
-        return TrainerSetup(
-            run_dir=folder,
-            command=self._request.trainer_command or own,
-            environment=dict(os.environ),
-            # The trainer's output goes through the log, so that lines of the two are never mixed.
-            sinks=(self._trainer_log.write, self._log.write),
-            timeouts=self._request.timeouts,
-            ring=self._saved.arena,
-        )
+    @property
+    def state(self) -> RunState:
+        """The state after the last durable event."""
+        return self._kernel.durable
 
     def _page(self) -> Page | None:
         living = self._supervisor.living
@@ -151,7 +141,7 @@ class Daemon:
 
         Raises StartRefused, FolderLost.
         """
-        self._signals.listen()
+        self._signals.listen(self._policy.signals)
         with refusing(EXIT_IO, "the journal cannot be opened for writing", JournalError):
             facts = begin(self._run, self._kernel)
         try:
@@ -165,12 +155,12 @@ class Daemon:
             check=self._may_change,
             take_over=self._take_over,
         )
-        self._loop.add_signal_handler(signal.SIGHUP, reloader.read_again)
+        self._policy.hear_reloads(reloader.read_again)
 
     async def _serve(self, facts: tuple[m.Event, ...]) -> int:
         run = self._run
         await self._start_server()
-        by_hand = self._passed is None and "RUNTIME_DIRECTORY" not in os.environ
+        by_hand = self._server is not None and self._passed is None and "RUNTIME_DIRECTORY" not in os.environ
         link = publish(run.run_dir, run.run_dir.name) if by_hand else None
         disk = None
         with suppress(OSError):  # `watch_disk` logs it
@@ -178,6 +168,7 @@ class Daemon:
         self._kernel.submit(m.Opened(mode=run.mode, facts=facts, disk=disk))
         self._loop.add_signal_handler(signal.SIGXCPU, self._scheduling.yield_up)
         self._signals.begin()
+        self._policy.opened(self._kernel, lambda exit_: self._end(exit_, self._kernel.durable.run.phase))
         watch = PlaceWatch(self._place, self._kernel.check_place)
         showing = None
         try:
@@ -191,6 +182,7 @@ class Daemon:
             self._notifier.status(exit_.why)
             if why := self._place.lost():
                 raise FolderLost(EXIT_IO, why)
+            self.why = exit_.why
             level = logging.INFO if exit_.code in ORDERLY else logging.ERROR
             _log.log(level, "The daemon ends: %s", exit_.why, extra={"told_by": "summary"})
             return exit_.code
@@ -201,15 +193,31 @@ class Daemon:
             withdraw(link, run.run_dir)
 
     async def _start_server(self) -> None:
-        """Bind the socket. The journal's lock is held, so no other daemon of this run can own it."""
+        """Bind the socket. The journal's lock is held, so no other host of this run can own it."""
+        if not self._policy.wants_socket:
+            return
+        try:
+            await self._serve_socket()
+        except Exception as error:  # noqa: BLE001 - the policy raises it, or goes on without a socket
+            self._policy.no_socket(error)
+            self._drop_socket()
+
+    async def _serve_socket(self) -> None:
         with (
             refusing(EXIT_IO, "the control socket cannot be created", OSError),
             refusing(EXIT_CONFIG, "", UnknownOperator),
         ):
             self._bound = self._bind()
             may_change = self._may_change(self._run.resolved.settings)
-            self._server = ControlServer(self._port, self._bound, may_change, version=tolariad.__version__)
-            await self._server.start()
+            server = ControlServer(self._port, self._bound, may_change, version=tolariad.__version__)
+            await server.start()
+            self._server = server
+
+    def _drop_socket(self) -> None:
+        bound, self._bound = self._bound, None
+        if bound is not None:
+            remove_made(bound)
+            bound.listener.close()
 
     def _bind(self) -> Bound:
         if self._passed is not None:
@@ -245,7 +253,7 @@ class Daemon:
         """Shut down in order: end the trainer, stop recording, close the journal."""
         await leaving.cancel(self._tasks)
         await self._asking.close()
-        await self._analysing.close()
+        await self._analyses.close()
         await self._supervisor.close()
         if self._server is not None:
             await self._server.close()
@@ -259,7 +267,7 @@ class Daemon:
             self._flush_spending()
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
             await leaving.finish("the journal", self._run.journal.close, limit_s=_LEAVE_S)
-        self._trainer_log.close()
+        await self._policy.close()
         self._place.close()
 
     # -- what comes from the kernel ------------------------------------------------------------------------------------
@@ -268,6 +276,7 @@ class Daemon:
         """Pass a durable turn to listeners and measure it. Runs in the kernel's thread."""
         self._publications.publish(published)
         try:
+            self._policy.published(published)
             self._spending.tell(published)
             for _, event in published.events:
                 self._histograms.add(event)
@@ -285,17 +294,21 @@ class Daemon:
         if not self._is_open.done():
             self._is_open.set_result(None)
         self._asking.prepare(published.state)
+        end = self._policy.end_after(published)
         for effect in published.effects:
             if isinstance(effect, m.AskStrategy | m.AskVote):
                 self._asking.obey(effect, published.state)
             elif isinstance(effect, m.AnalyzeCheckpoint | m.CancelAnalysis):
-                self._analysing.obey(effect)
+                self._analyses.obey(effect)
             elif isinstance(effect, m.ExitDaemon):
                 self._end(effect, published.state.run.phase)
             elif isinstance(effect, m.SpawnTrainer | m.KillTrainer):
-                self._supervisor.obey(effect)
+                if end is None or isinstance(effect, m.KillTrainer):
+                    self._supervisor.obey(effect)
             else:
                 self._saved.obey(effect)
+        if end is not None:
+            self._end(end, published.state.run.phase)
 
     def _end(self, effect: m.ExitDaemon, phase: st.Phase) -> None:
         if self._lingers and phase is st.Phase.COMPLETED and not self._signals.is_stop_ordered:
@@ -355,9 +368,3 @@ def log_fields(folder: Path, state: RunState) -> dict[str, object]:
 def _log_failure(task: asyncio.Task[Any]) -> None:
     if not task.cancelled() and (error := task.exception()) is not None:
         _log.critical("Task %s failed; the run goes on without it", task.get_name(), exc_info=error)
-
-
-def _open_trainer_log(run: OpenRun) -> LogFile:
-    path = run.run_dir / "logs" / "trainer.log"
-    with refusing(EXIT_IO, f"{path} cannot be written", OSError):
-        return LogFile(path, "trainer-log")

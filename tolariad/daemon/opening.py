@@ -10,7 +10,6 @@ import logging
 import os
 import secrets
 import socket
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -84,15 +83,6 @@ class OpenRun(msgspec.Struct, frozen=True, kw_only=True):
         """The last known execution context, for the journal's headers; zeros if there was none yet."""
         known = self.state.progress.environment
         return bytes.fromhex(known) if len(known) == 64 else bytes(32)
-
-
-def require_linux() -> None:
-    """Raise StartRefused, naming what is missing, if this machine cannot run a daemon."""
-    missing = [name for name in ("memfd_create", "eventfd", "pidfd_open") if not hasattr(os, name)]
-    if sys.platform != "linux" or missing:
-        lacking = ", ".join(missing) or "Linux"
-        why = f"`tolariad run` needs Linux 5.4 or newer: {lacking} is missing here ({sys.platform})"
-        raise StartRefused(EXIT_IO, f"{why}; `tolaria` reads journals on any machine")
 
 
 def open_run(request: RunRequest, mode: m.StartMode, notifier: Notifier) -> OpenRun:

@@ -23,7 +23,7 @@ _CONSEQUENCE: Final = "while the run was live, so training was stopped"
 class RunPlace:
     """The folders of a live run, held open. `lost` may be called by any thread until `close`."""
 
-    def __init__(self, run_dir: Path, journal: Journal, go_on: str = "`tolariad run --dir {}`") -> None:
+    def __init__(self, run_dir: Path, journal: Journal, go_on: str) -> None:
         """`go_on`: what goes on in another folder, with `{}` for it. Raises OSError if a folder is missing already."""
         self._journal, self._go_on = journal, go_on
         self._held: list[HeldFolder] = []

@@ -1,7 +1,7 @@
 """Between the kernel's thread and the loop: pass durable events to listeners, and show the state of the run.
 
-Promises: the kernel's thread never waits here. It wakes the loop only for effects, a failure, a new phase, or a
-listener; many turns share one wake-up.
+Promises: the kernel's thread never waits here. It wakes the loop only for effects, a failure, a new phase, a
+trainer's start or end, or a listener; many turns share one wake-up.
 """
 
 from __future__ import annotations
@@ -47,19 +47,21 @@ class Publications:
     """Passes `Published` from the kernel's thread to the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, matters: Callable[[Published], None]) -> None:
-        """`matters` is called on the loop for each turn with effects, a failure, or a new phase."""
+        """`matters` is called on the loop for each turn with effects, a failure, a new phase, or a trainer's end."""
         self._loop = loop
         self._matters = matters
         self._listeners: list[Callable[[Change], None]] = []
         self._waiting: deque[tuple[int, m.Event]] = deque(maxlen=_WAITING_MAX)
         self._awake = False
         self._phase: st.Phase | None = None
+        self._has_trainer = False
 
     def publish(self, published: Published) -> None:
         """The kernel's thread calls this after every durable turn."""
-        phase = published.state.run.phase
-        if published.effects or published.failure or phase is not self._phase:
-            self._phase = phase
+        phase, has_trainer = published.state.run.phase, published.state.trainer.alive
+        news = phase is not self._phase or has_trainer is not self._has_trainer
+        if news or published.effects or published.failure:
+            self._phase, self._has_trainer = phase, has_trainer
             self.call(self._matters, published)
         if self._listeners:
             self._waiting.extend(published.events)
@@ -119,8 +121,12 @@ class RunPort:
         *,
         histograms: BudgetHistograms,
         served_by: Server = "daemon",
+        pid: int = 0,
     ) -> None:
-        """`page`: that of the living trainer. `histograms`: what was measured of the budgets since this was made."""
+        """`page`: that of the living trainer. `histograms`: what was measured of the budgets since this was made.
+
+        `pid`: of the process that stands for the run; 0: this one.
+        """
         self._run_dir = run_dir
         found = run_dir.stat()
         self._inode = f"{found.st_dev}:{found.st_ino}"
@@ -130,7 +136,7 @@ class RunPort:
         self._publications = publications
         self._histograms = histograms
         self._since = rfc3339(time.time_ns())
-        self._served_by = served_by
+        self._served_by, self._pid = served_by, pid or os.getpid()
         self.last_use_ns = time.monotonic_ns()
 
     @property
@@ -175,7 +181,7 @@ class RunPort:
         mono_ns = time.monotonic_ns()
         write_ns = self._kernel.write_started_ns
         facts = LiveFacts(
-            pid=os.getpid(),
+            pid=self._pid,
             served_by=self._served_by,
             dir_inode=self._inode,
             wall_ns=time.time_ns(),

@@ -10,7 +10,10 @@ import msgspec
 
 from tolariad.control.replies import RunStatus
 from tolariad.core.calc.settings.model import Settings
+from tolariad.refusal import StartRefused
 from tolariad.supervisor import Timeouts
+
+__all__ = ["FolderLost", "From", "Progress", "RunRequest", "StartRefused", "refusing"]
 
 Progress = Callable[[RunStatus], None]
 
@@ -58,16 +61,6 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     idle_exit_s: float = 60.0
     stop_budget_s: float | None = None
-
-
-class StartRefused(Exception):
-    """The start was refused; nothing was started or changed. `code` is the exit code, `hint` the command to try."""
-
-    def __init__(self, code: int, why: str, hint: str = "") -> None:
-        super().__init__(f"{why}\n  {hint}" if hint else why)
-        self.code = code
-        self.why = why
-        self.hint = hint
 
 
 class FolderLost(StartRefused):

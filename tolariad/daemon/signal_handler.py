@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from tolariad.core import messages as m
@@ -52,9 +52,9 @@ class SignalHandler:
         """Return whether the run was told to stop at once."""
         return self._stops > 1
 
-    def listen(self) -> None:
-        """Take the signals from now on, also those that waited."""
-        for one in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
+    def listen(self, taken: Iterable[signal.Signals]) -> None:
+        """Take these signals from now on, also those that waited. A SIGHUP has no effect."""
+        for one in taken:
             self._loop.add_signal_handler(one, self._take, one)
         # A closed terminal sends SIGHUP; it must not stop the run.
         self._loop.add_signal_handler(signal.SIGHUP, _log.info, "SIGHUP is ignored: the run is still starting")

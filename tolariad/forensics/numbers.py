@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -50,12 +50,21 @@ class Epoch(NamedTuple):
     by_name: dict[str, float]
 
 
+class Validation(NamedTuple):
+    """A validation of the run as it stands: the epoch, the last step before it, and its results."""
+
+    epoch: int
+    step: int
+    by_name: dict[str, float]
+
+
 class _Told(msgspec.Struct, frozen=True):
-    """The fields of the three types of events that tell of epochs."""
+    """The fields of the three types of events that tell of epochs. `batch`: 0 at an epoch's end."""
 
     type: str
     epoch: int
     step: int
+    batch: int = 0
     train_loss: float = math.nan
     metrics: dict[str, float] = {}
 
@@ -108,24 +117,45 @@ def epochs_of(journal: Path) -> list[Epoch]:
     """
     ended: dict[int, Epoch] = {}
     validated: dict[int, dict[str, float]] = {}
-    with Reader(journal) as reader:
-        for entry in forwards(reader, Query(types=_TYPES)):
-            try:
-                told = _decode(entry.event)
-            except UNREADABLE as error:
-                raise ReplayError(f"event {entry.seq} does not have the numbers of its type: {error}") from error
-            if told.type == "EpochFinished":
-                means = {shown_name(name): value for name, value in told.metrics.items()}
-                ended[told.epoch] = Epoch(told.epoch, told.step, {"loss": told.train_loss, **means})
-            elif told.type == "ValidationFinished":
-                validated[told.epoch] = {f"{OF_A_VALIDATION}{name}": value for name, value in told.metrics.items()}
-            else:
-                # The run goes on within this epoch, or at its beginning.
-                ended = {epoch: one for epoch, one in ended.items() if epoch < told.epoch}
-                validated = {epoch: one for epoch, one in validated.items() if epoch < told.epoch}
+    for told in _told(journal):
+        if told.type == "EpochFinished":
+            means = {shown_name(name): value for name, value in told.metrics.items()}
+            ended[told.epoch] = Epoch(told.epoch, told.step, {"loss": told.train_loss, **means})
+        elif told.type == "RolledBack":
+            # The run goes on within this epoch, or at its beginning.
+            ended = {epoch: one for epoch, one in ended.items() if epoch < told.epoch}
+            validated = {epoch: one for epoch, one in validated.items() if epoch < told.epoch}
+        elif not told.batch:
+            validated[told.epoch] = _results(told)
     return [one._replace(by_name=one.by_name | validated.get(epoch, {})) for epoch, one in sorted(ended.items())]
 
 
-def names_of(epochs: Sequence[Epoch]) -> list[str]:
-    """Return every name that one of the epochs has, in the order in which they appear."""
-    return list(dict.fromkeys(name for one in epochs for name in one.by_name))
+def validations_of(journal: Path) -> list[Validation]:
+    """Return the validations of the run as it stands, within epochs and after them. Raises JournalError, OSError."""
+    # By the place after which the run went on.
+    found: dict[tuple[int, int], Validation] = {}
+    for told in _told(journal):
+        if told.type == "RolledBack":
+            found = {place: one for place, one in found.items() if place <= (told.epoch, told.batch)}
+        elif told.type == "ValidationFinished" and told.metrics:
+            place = (told.epoch, told.batch) if told.batch else (told.epoch + 1, 0)
+            found[place] = Validation(told.epoch, told.step, _results(told))
+    return list(found.values())
+
+
+def _told(journal: Path) -> Iterator[_Told]:
+    with Reader(journal) as reader:
+        for entry in forwards(reader, Query(types=_TYPES)):
+            try:
+                yield _decode(entry.event)
+            except UNREADABLE as error:
+                raise ReplayError(f"event {entry.seq} does not have the numbers of its type: {error}") from error
+
+
+def _results(told: _Told) -> dict[str, float]:
+    return {f"{OF_A_VALIDATION}{name}": value for name, value in told.metrics.items()}
+
+
+def names_of(rows: Sequence[Epoch | Validation]) -> list[str]:
+    """Return every name that one of the epochs or validations has, in the order in which they appear."""
+    return list(dict.fromkeys(name for one in rows for name in one.by_name))

@@ -1,9 +1,9 @@
 """The library: train under the recorder inside your own program.
 
-Promises: it uses the daemon's kernel, journal and trainer, without the event loop and without other processes.
+Promises: training runs in the caller's thread. A process beside it records, which is the daemon's code.
 """
 
-from tolariad.library.live import RunFailed
+from tolariad.library.failed import RunFailed
 from tolariad.library.loop_task import LoopMisused
 from tolariad.library.result import TrainingResult
 from tolariad.library.tolaria import Tolaria

@@ -80,6 +80,8 @@ class OwnLoop:
         self._due: tuple[Any, ...] | EpochBegins | None = None
         self._is_over = False
         self._is_validated = False
+        # What the loop gave to `validated` at the epoch's last batch.
+        self._last_given: Metrics | None = None
         # In mid-epoch: undoes what the loop's code for the begin of the epoch does to kept objects and generators.
         self._put_back: Callable[[], None] | None = None
         self._values: dict[str, Any] = {}
@@ -145,7 +147,7 @@ class OwnLoop:
         try:
             self._proceed()
             while not self._is_over:
-                self._is_validated = False
+                self._is_validated, self._last_given = False, None
                 try:
                     yield self._running.epoch
                 except GeneratorExit:
@@ -236,19 +238,28 @@ class OwnLoop:
     # -- the end of an epoch -------------------------------------------------------------------------------------------
 
     def validated(self, metrics: Mapping[str, float | Tensor] | None = None, **more: float | Tensor) -> bool:
-        """Give the metrics of the epoch's validation, by name: `loss` and `accuracy` are the known names.
+        """Give the metrics of a validation, by name: `loss` and `accuracy` are the known names.
 
-        Return False, and ignore them, if the epoch did not come to its end: the loop is sent back, or stops.
+        Call it after an epoch's batches, or within them after the step of a batch. Return False, and ignore them, if
+        the loop is sent back, or stops. Raises LoopMisused.
         """
         step = self._within("validated")
         if self.interrupted:
             return False
-        if self._due or self._is_validated:
-            why = "before all batches of the epoch were taken" if self._due else "twice for one epoch"
-            raise LoopMisused(f"run.validated() was called {why}")
-        given = checked_metrics({**(metrics or {}), **more}, "validated(metrics): give")
-        step.guarded(self._running.validate, Metrics({name: float(value) for name, value in given.items()}, 0))
-        self._is_validated = True
+        if self._is_validated or (self._due and self._running.validations.is_done):
+            raise LoopMisused(f"run.validated() was called twice for one {'epoch' if self._is_validated else 'step'}")
+        found = checked_metrics({**(metrics or {}), **more}, "validated(metrics): give")
+        given = Metrics({name: float(value) for name, value in found.items()}, 0)
+        if not self._due:
+            step.guarded(self._running.validations.after_epoch, given)
+            self._is_validated = True
+        elif not step.is_between:
+            raise LoopMisused("run.validated() was called amid a step: call it after the run.step() of a whole step")
+        elif self._running.stepper.position.batch == self._running.setup.train.batches:
+            # The epoch's own, unless another one follows: a loop may validate by its steps only.
+            self._last_given = given
+        else:
+            step.guarded(self._running.validations.within_epoch, given)
         return not self.interrupted
 
     @property
@@ -265,7 +276,7 @@ class OwnLoop:
                     "or end the run by run.stop() or by leaving both loops"
                 )
             if not self._is_validated:
-                self._within("epochs").guarded(self._running.validate)
+                self._within("epochs").guarded(self._running.validations.after_epoch, self._last_given)
         self._proceed()
 
     # -- for the user --------------------------------------------------------------------------------------------------
@@ -326,7 +337,7 @@ class OwnLoop:
             return False
         while not self._is_over:
             if self._due == () and not self._is_validated:
-                step.guarded(self._running.validate)
+                step.guarded(self._running.validations.after_epoch, self._last_given)
             self._advance()
         return True
 

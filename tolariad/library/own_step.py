@@ -70,6 +70,11 @@ class LoopStep:
         self.batch = 0
         self.thrown: BaseException | None = None
 
+    @property
+    def is_between(self) -> bool:
+        """Whether the step of the batch that was taken is done."""
+        return self._at is _At.DONE and not self._is_begun
+
     def batches(self, group: tuple[Any, ...]) -> Iterator[Any]:
         """Yield the micro-batches of one step. Raises LoopMisused if the loop makes no step of one."""
         self._losses, self._parts = [], len(group)

@@ -1,9 +1,9 @@
-"""Tolaria: train under the recorder in your own program, in one process and without a daemon.
+"""Tolaria: train under the recorder in your own program, without a daemon.
 
     from tolariad import Tolaria
     result = Tolaria({"tolaria": {"epochs": 3}}).train(model, train_loader, val_loader, epochs=3)
 
-Training runs in the thread that calls `train`; recording runs in the kernel's thread. A program that is killed and
+Training runs in the thread that calls `train`; a process beside the program records. A program that is killed and
 started again continues where it was, bit for bit. ^C and a notebook's stop button end the training at the next step
 boundary, with a checkpoint. SIGTERM does the same, and ends the program after that. SIGUSR1 and SIGUSR2 write a
 checkpoint, or act as SIGTERM does: `signals` of the configuration says which.
@@ -24,22 +24,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import torch
 from msgspec.structs import replace
 from torch import nn
 
 from tolariad import config as reading
+from tolariad.attach import spawn
+from tolariad.core import queries as q
 from tolariad.core import state as st
-from tolariad.core.calc.run.exits import EXIT_TERMINATED
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_TERMINATED
 from tolariad.core.calc.settings.model import Settings, SignalSettings
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.core.calc.settings.task_defaults import GIVEN
 from tolariad.core.state.run_state import RunState
-from tolariad.daemon.request import RunRequest, StartRefused
-from tolariad.library.live import Live, RunFailed
+from tolariad.library.attached import Attached
+from tolariad.library.failed import RunFailed
 from tolariad.library.loop_task import LoopTask, for_own_loop
 from tolariad.library.own_loop import OwnLoop
+from tolariad.library.recorder import hello
 from tolariad.library.result import TrainingResult
+from tolariad.refusal import StartRefused
 from tolariad.storage import copy_checkpoint
 from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.errors import SetupRefused, TaskRaised
@@ -92,9 +97,11 @@ class Tolaria:
         name = self._source.stem if self._source else "library"
         self.run_dir = Path(run_dir) if run_dir is not None else Path("runs") / name
         self._accept_config, self._accept_data, self._accept_code = accept_config, accept_data, accept_code
-        self._live: Live | None = None
+        self._live: Attached | None = None
         self._loop: OwnLoop | None = None
         self._state = RunState()
+        # Its imports take half a second: let it begin beside what the program does next.
+        spawn.prepare()
 
     def train(
         self,
@@ -170,10 +177,11 @@ class Tolaria:
             yield from drive(trainer)
 
         settings = replace(settings, task=settings.task or GIVEN)
-        request = RunRequest(
-            run_dir=self.run_dir,
-            config=self._source,
-            settings=settings,
+        require_no_pruning(settings)
+        wanted = hello(
+            run_dir=str(self.run_dir.absolute()),
+            config=str(self._source.absolute()) if self._source is not None else None,
+            settings=msgspec.json.encode(settings),
             accept_config=self._accept_config,
             accept_data=self._accept_data,
             accept_code=self._accept_code,
@@ -184,7 +192,7 @@ class Tolaria:
             )
         try:
             with _signals_given_back(_ending(settings.signals)) as hear, preserved_rng(), lent(), released():
-                self._live = live = Live.open(request, given, stepper)
+                self._live = live = Attached.open(wanted, given, given.workers or settings.workers, stepper)
                 try:
                     yield from live.run(hear, driving)
                 finally:
@@ -256,20 +264,21 @@ class Tolaria:
         are the last values that it gave to `step` and `log`.
         """
         live = self._live
-        state = live.state if live is not None else self._state
-        progress = state.progress
-        found: dict[str, float | None] = {
-            **progress.step_metrics,
-            "step": float(progress.step),
-            "epoch": float(progress.epoch),
-            "loss": progress.loss,
-            "grad_norm": progress.grad_norm,
-            "lr": progress.lr,
-            "train_loss": progress.train_loss,
-            **{f"val_{name}": value for name, value in progress.metrics.items()},
-            **(self._loop.metrics if self._loop is not None else {}),
-        }
-        return {name: value for name, value in found.items() if value is not None}
+        found = live.figures() if live is not None else q.figures_of(self._state.progress)
+        return found | (self._loop.metrics if self._loop is not None else {})
+
+
+def require_no_pruning(settings: Settings) -> None:
+    """Raise StartRefused if pruning is enabled: an analysis builds the task in a process of its own."""
+    if settings.prune.enabled:
+        why = (
+            "prune.enabled: a program's run is not pruned. Checkpoints are analysed in a process of their own, and the "
+            "model and the data of this run exist in this program only"
+        )
+        hint = (
+            "set prune.enabled to false; or write a task (docs/task.md) and start it with `tolariad run`, which prunes"
+        )
+        raise StartRefused(EXIT_CONFIG, why, hint)
 
 
 def _ending(words: SignalSettings) -> frozenset[int]:

@@ -6,6 +6,5 @@ Promises: this package imports no torch, nothing in it blocks the loop, and no p
 from tolariad.supervisor.incarnation import Timeouts, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer
 from tolariad.supervisor.supervisor import Supervisor
-from tolariad.supervisor.threaded import TrainerCode
 
-__all__ = ["FormerTrainer", "Supervisor", "Timeouts", "TrainerCode", "TrainerSetup"]
+__all__ = ["FormerTrainer", "Supervisor", "Timeouts", "TrainerSetup"]

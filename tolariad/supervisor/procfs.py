@@ -38,6 +38,15 @@ def process_stat(pid: int) -> ProcessStat | None:
     return ProcessStat(fields[_STATE], int(fields[_START_TICKS]))
 
 
+def zombie_status(pid: int) -> int | None:
+    """Return the wait status of a process that has ended and is not reaped; None if it is none, or not ours to know."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
+        return None
+    return int(fields[-1]) if fields[_STATE] in "ZX" else None
+
+
 def is_running(pid: int, start_ticks: int) -> bool:
     """Return whether that process exists and is not a zombie."""
     stat = process_stat(pid) if pid > 0 else None

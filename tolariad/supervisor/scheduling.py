@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, ParamSpec
 
+from tolariad.attach.cores import pin
 from tolariad.core import messages as m
 from tolariad.core.calc.run.scheduling import FIFO_PRIORITY, Demand, Machine, Plan, plan
 from tolariad.supervisor.interrupts import disk_core
@@ -24,15 +25,22 @@ P = ParamSpec("P")
 
 # Limit of processor time without a sleep, under SCHED_FIFO. The system sends SIGXCPU when it is exceeded.
 _RUN_US_MAX: Final = 1_000_000
-_PASSES_MAX: Final = 8
+_CORES_MAX: Final = 1024
 
 
 class Scheduling:
     """Scheduling of one daemon. The kernel's thread calls `take` and `give_back`, for itself."""
 
-    def __init__(self, folder: Path, workers: int = 0) -> None:
-        """`folder`: a folder on the journal's disk. `workers`: number of processes that load the trainer's data."""
-        self._machine = Machine(cores=tuple(sorted(os.sched_getaffinity(0))), disk_core=disk_core(folder))
+    def __init__(
+        self, folder: Path, workers: int = 0, cores: tuple[int, ...] | None = None, chosen_by: str = ""
+    ) -> None:
+        """`folder`: a folder on the journal's disk. `workers`: number of processes that load the trainer's data.
+
+        `cores`: those to share; None: those of this process. `chosen_by`: as in Machine.
+        """
+        if cores is None:
+            cores = tuple(sorted(os.sched_getaffinity(0)))
+        self._machine = Machine(cores=cores, disk_core=disk_core(folder), chosen_by=chosen_by)
         self._workers = workers
         self._thread = 0
         self._trainer = 0
@@ -78,12 +86,8 @@ class Scheduling:
         """Pin both, then ask for SCHED_FIFO: an unpinned FIFO thread would preempt the trainer."""
         self._thread = threading.get_native_id()
         self._trainer = trainer_pid
-        trainer_moved = _tried("the trainer's cores", refused, _pin, trainer_pid, chosen.trainer_cores)
-        if trainer_pid == os.getpid():
-            # The trainer is a thread of this process, so pinning it has pinned all threads. Move only this one.
-            daemon_moved = _tried("the daemon's core", refused, os.sched_setaffinity, 0, chosen.daemon_cores)
-        else:
-            daemon_moved = _tried("the daemon's core", refused, _pin, os.getpid(), chosen.daemon_cores)
+        trainer_moved = _tried("the trainer's cores", refused, pin, trainer_pid, chosen.trainer_cores)
+        daemon_moved = _tried("the daemon's core", refused, pin, os.getpid(), chosen.daemon_cores)
         if not daemon_moved or not trainer_moved:
             self.give_back()
             return False
@@ -97,7 +101,7 @@ class Scheduling:
             return
         _tried("SCHED_OTHER", [], _become_ordinary, self._thread)
         for pid in (os.getpid(), self._trainer):
-            _tried("all cores", [], _pin, pid, self._machine.cores)
+            _tried("all cores", [], pin, pid, self._machine.cores)
         self._thread = 0
         self._recorder = ()
 
@@ -106,6 +110,17 @@ class Scheduling:
         thread = self._thread
         if thread and _tried("SCHED_OTHER", [], _become_ordinary, thread):
             _log.error("The recorder's thread ran for a second without sleeping, so it loses SCHED_FIFO.")
+
+
+def cores_of_the_machine() -> frozenset[int]:
+    """Return all cores that a process here may choose from: those of the machine, or of its container."""
+    mine = os.sched_getaffinity(0)
+    # The system takes those that exist and are allowed, and says which.
+    os.sched_setaffinity(0, range(_CORES_MAX))
+    try:
+        return frozenset(os.sched_getaffinity(0))
+    finally:
+        os.sched_setaffinity(0, mine)
 
 
 def _tried(what: str, refused: list[str], ask: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> bool:
@@ -127,22 +142,6 @@ def _become_fifo() -> None:
 
 def _become_ordinary(thread: int) -> None:
     os.sched_setscheduler(thread, os.SCHED_OTHER, os.sched_param(0))
-
-
-def _pin(pid: int, cores: tuple[int, ...]) -> None:
-    """Pin every thread of a process. Repeat until no new thread has appeared. Raises OSError."""
-    done: set[int] = set()
-    for _ in range(_PASSES_MAX):
-        threads = {int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir()} - done
-        if not threads:
-            return
-        for thread in threads:
-            try:
-                os.sched_setaffinity(thread, cores)
-            except ProcessLookupError:
-                # The thread has ended. If it was the last one, the next listing raises.
-                continue
-        done |= threads
 
 
 def _cores(pid: int) -> tuple[int, ...]:

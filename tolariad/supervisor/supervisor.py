@@ -18,7 +18,6 @@ from tolariad.core import messages as m
 from tolariad.supervisor.incarnation import Incarnation, Recorder, RunningTrainer, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer, holder_pid, is_held
 from tolariad.supervisor.procfs import wait_channel
-from tolariad.supervisor.threaded import ThreadIncarnation, TrainerCode
 
 _log: Final = logging.getLogger(__name__)
 
@@ -33,13 +32,14 @@ class Supervisor:
         former: FormerTrainer | None = None,
         *,
         defect: Callable[[BaseException], None] | None = None,
-        trainer_code: TrainerCode | None = None,
+        begin: Callable[[int, str], RunningTrainer] | None = None,
     ) -> None:
         """`defect` is called if the supervisor itself fails: then nothing would start or watch a trainer.
 
-        `trainer_code`: run trainers as threads with this code, not as processes.
+        `begin` starts the trainer of this number, and gets the mark of the traceback that an earlier one printed; None:
+        a process, as `setup` says. Raises OSError.
         """
-        self._trainer_code = trainer_code
+        self._begin = begin or (lambda number, printed: Incarnation(number, setup, recorder, printed))
         self._setup = setup
         self._defect = defect
         self._recorder = recorder
@@ -95,7 +95,7 @@ class Supervisor:
         if not await self._no_other_trainer(order.incarnation):
             return
         try:
-            self._living = self._begin(order.incarnation)
+            self._living = self._begin(order.incarnation, self._printed)
         except OSError as error:
             _log.error("Trainer %d could not be started: %s", order.incarnation, error)
             why = f"the trainer could not be started: {error}"
@@ -103,11 +103,6 @@ class Supervisor:
             return
         _log.info("Trainer %d started as pid %d", order.incarnation, self._living.pid)
         self._life = self._vital(self._watch(self._living))
-
-    def _begin(self, number: int) -> RunningTrainer:
-        if self._trainer_code is not None:
-            return ThreadIncarnation(number, self._trainer_code, self._setup.timeouts, self._recorder)
-        return Incarnation(number, self._setup, self._recorder, self._printed)
 
     async def _watch(self, living: RunningTrainer) -> None:
         await living.run()

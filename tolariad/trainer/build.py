@@ -16,7 +16,7 @@ from torch.nn.parameter import is_lazy
 
 from tolariad.core.calc.settings.rules import exact_json, read_resolved, require_task
 from tolariad.trainer.architecture import Ledger, as_built
-from tolariad.trainer.checkpoints.capture import check_capturable, check_participants
+from tolariad.trainer.checkpoints.capture import check_capturable
 from tolariad.trainer.checkpoints.optimizer_trial import lost
 from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import LoaderFeed, feed_of
@@ -29,6 +29,7 @@ from tolariad.trainer.lr.configured import Horizon, controller_for, horizon
 from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import build_optimizers, implementations
 from tolariad.trainer.optim.owners import Owner
+from tolariad.trainer.parts.whole import parts_of
 from tolariad.trainer.process import determinism
 from tolariad.trainer.pruning.pruner import Pruner
 from tolariad.trainer.rollback.participants import Participants
@@ -151,9 +152,9 @@ def _seed_gradients(
 
 
 def _get_ready(setup: Setup, grade: str) -> None:
-    """Check that checkpoints are possible, compile if wanted, tell the data what is shared, and seed the training."""
-    check_capturable(setup.model, setup.owners, setup.task, setup.train)
-    check_participants(setup.participants)
+    """List the parts, check them, compile if wanted, tell the data what is shared, and seed the training."""
+    setup.parts.extend(parts_of(setup))
+    check_capturable(setup.parts)
     if setup.settings.compile:
         compile_forward(setup.model, strict=grade == "strict")
     training = [setup.model, *(owner.optimizer for owner in setup.owners), *_of_program(setup.task)]

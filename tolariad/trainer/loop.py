@@ -36,20 +36,20 @@ from tolariad.trainer.health.stage_handler import StageHandler
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
-from tolariad.trainer.optim.hyper import HyperparameterHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
+from tolariad.trainer.parts.part import Trained
 from tolariad.trainer.process.code import code_of
-from tolariad.trainer.pruning.handler import PruneHandler
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
-from tolariad.trainer.seeds.handler import SeedHandler
+from tolariad.trainer.seeds.handler import measured
 from tolariad.trainer.step.fetch import EpochBegins, Fetch
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
-from tolariad.trainer.step.validate import Metrics, try_evaluate, validate
+from tolariad.trainer.step.validate import try_evaluate
 from tolariad.trainer.tasks.callbacks import Callbacks
 from tolariad.trainer.tasks.context import HookContext
 from tolariad.trainer.tasks.given import program_of
 from tolariad.trainer.torch_private import compiler
+from tolariad.trainer.validations import Validations
 
 if TYPE_CHECKING:
     from collections.abc import Generator
@@ -99,24 +99,22 @@ class Trainer:
         )
         self._progress, self._reporter, self._inbox, self._gate = link.progress, link.reporter, link.inbox, link.gate
         self._orders = BoundaryOrders(setup.acted, link, self.stopwatch.adapted)
-        self._rates = RateHandler(setup.rates, link, self._orders, setup.task, anew=setup.watch.begin_anew)
-        HyperparameterHandler(setup, self._orders)
-        setup.strategy.obey(self._orders, lambda: self.stepper.position)
+        self._rates = RateHandler(setup.rates, link, setup.task)
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
         kind = stepper or (Stepper if setup.training_step is None else StepperOfUpdates)
         gives = self._callbacks.takes_context("on_step_end")
         self.stepper = kind(setup, link, self.stopwatch, audit, hook=self._hook, gives_context=gives)
         self._architecture = ArchitectureHandler(setup, link, lambda: self.stepper.rerun)
-        self._seeds = SeedHandler(
-            setup,
+        trained = Trained(
             link,
-            self._orders,
-            rates=self._rates,
-            architecture=self._architecture,
             position=lambda: self.stepper.position,
+            regrouped=self._rates.tell_regrouped,
+            reshaped=self._architecture.one_more,
+            rewritten=audit.begin_anew,
         )
-        PruneHandler(setup, link, self._orders, rates=self._rates, architecture=self._architecture, audit=audit)
+        for part in setup.parts:
+            self._orders.obey_by(part.orders(trained))
         setup.ledger.notify(audit.begin_anew)
         self.stages = StageHandler(setup, link, self._orders, self.stepper)
         self._boundary = Boundary(link, before_obeying=self.stepper.settle, standing=self.stopwatch.standing)
@@ -128,8 +126,9 @@ class Trainer:
             fence=self.stepper.fence,
             position=lambda: self.stepper.position,
         )
+        self.validations = Validations(setup, link, self._boundary, self.stepper, lambda: self._order)
         self._rollbacks = RollbackHandler(setup, link, self._checkpoints, lambda: self._snapshots.slots)
-        self._order, self._metrics = m.TrainFrom(checkpoint=None, epochs=0, durable_step=0), dict[str, float]()
+        self._order = m.TrainFrom(checkpoint=None, epochs=0, durable_step=0)
         self._inbox.register(m.SetEnd, self._set_end)
         self._fetch = Fetch(setup, self._reporter, self._stop)
 
@@ -150,7 +149,7 @@ class Trainer:
             while True:
                 try:
                     if due == ():
-                        self.validate()
+                        self.validations.after_epoch()
                     elif isinstance(due, tuple):
                         self.stepper.make(due)
                 except RollbackCommitted as committed:
@@ -227,6 +226,7 @@ class Trainer:
         self.stepper.follow(None)
         self.stages.go_back()
         self._architecture.begin()
+        self.validations.begin_anew()
         self._order = standing_at(self._order, target.checkpoint, position)
         # Gated: no update may begin before this position is durable.
         self._gate.report(report)
@@ -282,7 +282,11 @@ class Trainer:
         batches = self.stopwatch.fed(self._fetch.batches(epoch, self.stepper.position.batch))
         self.stopwatch.begin()
         while not self._is_over and (group := self._fetch.of_step(batches)):
+            before = self.step
             yield group
+            if self.validations.is_due(before) or self.validations.waits:
+                with self.stopwatch.standing():
+                    self._validate_within(before)
             if not (self._is_loop and self.stepper.position.batch == self.setup.train.batches):
                 self._stop()
         self.stepper.settle()
@@ -293,7 +297,7 @@ class Trainer:
         self.stopwatch.trained()
         with self.stopwatch.apart():
             yield ()
-            metrics = self._metrics
+            metrics = self.validations.metrics
             self._hook("on_epoch_end", epoch, metrics, epoch_ended=epoch, context=self._epoch_context(epoch, metrics))
         self.setup.rates.tell_schedulers()
         if self._architecture.has_news:
@@ -306,7 +310,7 @@ class Trainer:
         self.stepper.stand_at(Position(step=self.step, epoch=epoch + 1, batch=0))
         self._repeat_orders()
         if self.setup.garden.active and epoch > self._order.epoch_finished:
-            self._seeds.report_measures(epoch)
+            self._reporter.report(m.SeedsMeasuredReport(epoch=epoch, seeds=measured(self.setup, self.step)))
         if epoch > self._order.epoch_finished or epoch == self._order.epoch_to_keep:
             whole, tallies = self._callbacks.epoch_metrics(), self.stopwatch.taken()
             self._reporter.report(m.EpochReport(epoch=epoch, step=self.step, tallies=tallies, metrics=whole))
@@ -357,23 +361,11 @@ class Trainer:
             self._reporter.report(m.RatesStandingReport(rates=self.setup.standing))
         self.stages.tend()
 
-    def validate(self, given: Metrics | None = None) -> None:
-        """Validate the epoch in progress, or take the metrics that a user's loop has `given`.
-
-        The metrics of an epoch that the journal has are taken from there.
-        """
-        epoch = self.epoch
-        if epoch <= self._order.epoch_validated:
-            self._metrics = self.stepper.rerun.metrics(epoch)
-            return
-        self._reporter.report(m.Told(event=m.ValidationBegun(epoch=epoch, step=self.step)))
-        begun = time.perf_counter()
-        found = given or validate(self.setup, lambda: self._reporter.beat(Activity.VALIDATE))
-        report = m.ValidationReport(
-            epoch=epoch, step=self.step, metrics=found.means, samples=found.samples, seconds=time.perf_counter() - begun
-        )
-        self._reporter.report(report)
-        self._metrics = found.means
+    def _validate_within(self, before: int) -> None:
+        """Validate within the epoch, unless a user's loop has done that; then wait until it is recorded."""
+        if not self.validations.waits and self.validations.is_due(before):
+            self.validations.within_epoch()
+        self.validations.wait()
 
     def _epoch_context(self, epoch: int, metrics: dict[str, float]) -> HookContext | None:
         """Return what on_epoch_end may ask about the epoch, if it asks for something."""

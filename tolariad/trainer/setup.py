@@ -9,7 +9,6 @@ from msgspec.structs import replace
 
 from tolariad.trainer.health.stages import Stages
 from tolariad.trainer.orders.numbered import ActedOrders
-from tolariad.trainer.orders.strategy_state import StrategyState
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.step.metrics import StepMetrics
 
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.owners import Owner
+    from tolariad.trainer.parts.part import Part
     from tolariad.trainer.pruning.pruner import Pruner
     from tolariad.trainer.seeds.garden import Garden
     from tolariad.trainer.step.precision import Forward, Scaling
@@ -44,6 +44,7 @@ class Setup:
     * `host`: the owners in the model that the task built. Norm, loss and detector see these only.
     * `garden`: the slots for seeds.
     * `pruner`: the masks.
+    * `parts`: the state, part by part (`parts.whole`).
     """
 
     settings: Settings
@@ -72,10 +73,10 @@ class Setup:
     clip: Callable[[nn.Module], Any] | None = None
     training_step: Callable[..., Any] | None = None
     acted: ActedOrders = field(default_factory=ActedOrders)
-    strategy: StrategyState = field(default_factory=StrategyState)
     participants: Participants = field(default_factory=Participants)
     metrics: StepMetrics = field(default_factory=StepMetrics)
     stages: Stages = field(default_factory=Stages)
+    parts: list[Part] = field(default_factory=list)
 
     @property
     def standing(self) -> m.Standing:

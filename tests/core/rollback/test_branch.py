@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from tests.core.rated import RatedWorld
 from tests.core.rollback.fates import FATES, paths
 from tests.core.rollback.test_rollback import rolled_back
-from tests.core.simulate import World, find, tick_until, until
+from tests.core.simulate import ValidatingWorld, World, find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST
@@ -60,6 +60,8 @@ class Observer:
             case m.RolledBack(epoch=epoch, batch=batch):
                 self._compare(before, event, where)
                 self.left = {at: one for at, one in self.left.items() if at[1:] < (epoch, batch)}
+            case m.ValidationBegun(batch=batch) if batch:
+                pass  # It belongs to its place, which is left later.
             case _ if isinstance(event, LEAVES):
                 self.left.setdefault(place, before)
 
@@ -113,7 +115,7 @@ def disturb(world: World, draw: random.Random, rollbacks: float, steps: float) -
         world.anything()
 
 
-@pytest.mark.parametrize("kind", [World, SnappedWorld, RatedWorld])
+@pytest.mark.parametrize("kind", [World, SnappedWorld, RatedWorld, ValidatingWorld])
 def test_whatever_is_drawn_a_rollback_restores_every_field_or_says_why_not(kind, seed):
     """Deaths, restarts, skipped batches, damaged files and falling accuracies, in both tiers, also to the start."""
     counts = dict.fromkeys(("rollbacks", "from_memory", "to_the_start", "again", "forgotten"), 0)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.core.rated import RatedWorld
 from tests.core.rollback.test_rollback import rolled_back
-from tests.core.simulate import World, find, tick_until, until
+from tests.core.simulate import ValidatingWorld, World, find, tick_until, until
 from tests.core.simulated_trainer import STEPS_PER_EPOCH
 from tests.core.snapped import SnappedWorld
 from tests.core.test_lifecycle import KEEP_BEST, kept
@@ -135,35 +135,36 @@ def test_a_best_that_is_made_amid_a_re_run_is_started_from_with_every_step_after
     assert world.state.run.phase is st.Phase.COMPLETED
 
 
-def oracle(events) -> list[tuple[float, int]]:
-    """List each accuracy of the branch that was better than all before it, with its epoch, from the journal's
+def oracle(events) -> list[tuple[float, tuple[int, int]]]:
+    """List each accuracy of the branch that was better than all before it, with the place after it, from the journal's
     validations.
     """
-    line: list[tuple[int, float]] = []
+    line: list[tuple[tuple[int, int], float]] = []
     for event in events:
         match event:
-            case m.ValidationFinished(epoch=epoch, metrics=metrics):
-                line.append((epoch, metrics["accuracy"]))
-            case m.RolledBack(epoch=epoch):
-                line = [one for one in line if one[0] < epoch]
-    bests: list[tuple[float, int]] = []
-    for epoch, value in line:
+            case m.ValidationFinished(epoch=epoch, batch=batch, metrics=metrics):
+                line.append(((epoch, batch) if batch else (epoch + 1, 0), metrics["accuracy"]))
+            case m.RolledBack(epoch=epoch, batch=batch):
+                line = [one for one in line if one[0] <= (epoch, batch)]
+    bests: list[tuple[float, tuple[int, int]]] = []
+    for place, value in line:
         if not math.isnan(value) and (not bests or value > bests[-1][0]):
-            bests.append((value, epoch))
+            bests.append((value, place))
     return bests
 
 
 def is_end_of(one, bests) -> bool:
-    """Of an epoch that was the best once, on this line, and can be used."""
-    bests = {epoch for _, epoch in bests}
-    return one.epoch - 1 in bests and not one.batch and not (one.abandoned or one.rejected or one.condemned)
+    """Of a validation that was the best once, on this line, and can be used."""
+    places = {place for _, place in bests}
+    return (one.epoch, one.batch) in places and not (one.abandoned or one.rejected or one.condemned)
 
 
-def test_whatever_is_drawn_the_best_is_that_of_the_line_and_what_is_kept_is_its_end(seed):
+@pytest.mark.parametrize("kind", [World, ValidatingWorld])
+def test_whatever_is_drawn_the_best_is_that_of_the_line_and_what_is_kept_is_its_end(kind, seed):
     """Rollbacks, deaths, damaged files, accuracies: by the fold of the whole journal and from any capture."""
     draw, judged = random.Random(seed), 0
     for offset in range(25):
-        world = World(seed + offset, deaths_max=50, keep_last=2, quota=60, **BEST)
+        world = kind(seed + offset, deaths_max=50, keep_last=2, quota=60, **BEST)
         world.goes_back = True
         held, behind = RunState(), 0
         for _ in range(300):
@@ -173,7 +174,8 @@ def test_whatever_is_drawn_the_best_is_that_of_the_line_and_what_is_kept_is_its_
             world.anything()
             state, limits = world.state, world.state.limits
             bests = oracle(world.events)
-            assert (limits.best, limits.best_epoch) == (bests[-1] if bests else (None, 0)), f"seed {seed + offset}"
+            at = limits.best_place if limits.best_epoch else (1, 0)
+            assert (limits.best, at) == (bests[-1] if bests else (None, (1, 0))), f"seed {seed + offset}"
             ends = [one for one in state.checkpoints.catalogue if is_end_of(one, bests)]
             assert state.checkpoints.best == (ends[-1].id if ends else ""), f"seed {seed + offset}"
             judged += limits.best_epoch > 0 and state.rollbacks.done > 0

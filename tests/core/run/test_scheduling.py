@@ -33,6 +33,14 @@ def test_the_recorder_takes_a_core_only_where_the_trainer_leaves_one(cores, disk
     assert found.why
 
 
+def test_cores_that_somebody_has_chosen_are_left_alone():
+    """A program with an affinity of its own: nothing is pinned, and the plan says whose choice it is."""
+    found = plan(Machine(cores=(0, 1, 2), chosen_by="the program"), Demand(threads=1))
+
+    assert not found.is_apart
+    assert found.why.startswith("the program has chosen")
+
+
 def paced(*moments_ms):
     """The pace of steps that were taken one by one at these moments."""
     pace = Pace()

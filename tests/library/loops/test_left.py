@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset
 
 from tests.library.loops.programs import Loop, configured, die, killed, loader
-from tests.library.small import EPOCHS, STEPS_PER_EPOCH, network
+from tests.library.small import EPOCHS, STEPS_PER_EPOCH, data, network
 from tests.recorded import events_of, of, sound
 from tests.waiting import wait_for
 from tolariad import Tolaria
@@ -185,26 +186,26 @@ def test_a_batch_knows_its_place_in_the_epoch_over_a_resume(tmp_path):
 
 
 def test_a_run_that_differs_because_its_loop_counts_anew_says_what_to_look_at(tmp_path):
-    """The trial of a first start cannot see it."""
+    """The trial of a first start cannot see it. A long epoch: a checkpoint is recorded some steps after its order."""
 
-    def go(after=lambda loop: None):
-        loop = Loop(tmp_path / "run")
-        for _ in loop.run.epochs(EPOCHS):
-            for number, (inputs, targets) in enumerate(loop.run.batches()):
-                if number % 4 == 0:
+    def go(after=lambda tolaria, step: None):
+        model, tolaria = network(), Tolaria(configured(), run_dir=tmp_path / "run")
+        run = tolaria.run(model, None, loader(of=data(200 * 12)))
+        for _ in run.epochs(1):
+            for number, (inputs, targets) in enumerate(run.batches()):
+                if number == 0:
                     torch.rand(3)
-                loop.run.step(cross_entropy(loop.model(inputs), targets))
-                loop.counter.look(loop.model)
-                loop.step += 1
-                after(loop)
+                run.step(cross_entropy(model(inputs), targets))
+                after(tolaria, run.batch)
 
-    def after(loop):
-        if loop.step == 3:
+    def after(tolaria, step):
+        if step == 3:
             # It is refused while the first checkpoint is being written.
-            wait_for(lambda: loop.tolaria.checkpoint(copy))
-        if loop.step == 7:
-            wait_for(copy.exists)
-            die()
+            wait_for(lambda: tolaria.checkpoint(copy))
+        if step >= 7:
+            if copy.exists():
+                die()
+            time.sleep(0.01)
 
     copy = tmp_path / "copy"
     killed(lambda: go(after))

@@ -32,8 +32,8 @@ def mixes(loop, run, batch, number):
 
 
 def validates_early(loop, run, batch, number):
-    run.step(cross_entropy(loop.model(batch[0]), batch[1]))
     run.validated(loss=1.0)
+    run.step(cross_entropy(loop.model(batch[0]), batch[1]))
 
 
 def keeps_late(loop, run, batch, number):
@@ -67,7 +67,7 @@ def misnames(loop, run, batch, number):
         (never_steps, LoopMisused, r"run.stepped\(\) was not called for the batch before"),
         (steps_twice, LoopMisused, r"run.step\(\) was called when it is done"),
         (mixes, LoopMisused, r"run.step\(\) was called when update\(\) was called for it"),
-        (validates_early, LoopMisused, "before all batches of the epoch were taken"),
+        (validates_early, LoopMisused, r"amid a step: call it after the run\.step\(\)"),
         (keeps_late, LoopMisused, r"call it before run.epochs\(\)"),
         (begins_again, LoopMisused, "a run has one loop"),
         (gives_text, SetupRefused, "'name' is a str"),

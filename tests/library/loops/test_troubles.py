@@ -17,7 +17,8 @@ from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core import messages as m
 from tolariad.daemon.request import StartRefused
-from tolariad.library import LoopMisused, live
+from tolariad.library import LoopMisused
+from tolariad.library.failed import RunFailed
 
 STEPS = EPOCHS * STEPS_PER_EPOCH
 
@@ -159,7 +160,7 @@ def test_a_folder_that_is_gone_ends_the_loop_with_one_sentence(tmp_path, calm, c
     with (
         caplog.at_level(logging.WARNING, logger="tolariad.library"),
         # What it notices first, if it looks while the folder is being emptied.
-        pytest.raises(live.RunFailed, match=rf"(folder|file of) {run_dir}\S* was {how}.* training was stopped"),
+        pytest.raises(RunFailed, match=rf"(folder|file of) {run_dir}\S* was {how}.* training was stopped"),
     ):
         loop.go()
     assert loop.step < 10 + 5 * STEPS_PER_EPOCH // 4

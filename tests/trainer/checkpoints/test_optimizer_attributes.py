@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from tolariad.trainer.checkpoints.capture import optimizer_tree
 from tolariad.trainer.checkpoints.optimizer_trial import lost
-from tolariad.trainer.checkpoints.restore import restore_optimizer
+from tolariad.trainer.checkpoints.optimizers import optimizer_tree, restore_optimizer
 from tolariad.trainer.checkpoints.tree import decode_tree, encode_tree
 from tolariad.trainer.step.undo import UpdateBackup
 

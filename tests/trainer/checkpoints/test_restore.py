@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,14 +16,16 @@ from torch import nn
 from tests.trainer.checkpoints.own import OwnTask, bits, loaded, save, step
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.export import Weights, export_weights
-from tolariad.trainer.checkpoints.capture import MODEL_FILE, STATE_FILE, capture, check_capturable
+from tolariad.trainer.checkpoints.capture import capture, check_capturable
+from tolariad.trainer.checkpoints.files import MODEL_FILE, STATE_FILE
 from tolariad.trainer.checkpoints.restore import restore, taken_apart
 from tolariad.trainer.checkpoints.snapshot import Position
-from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.optim.average import Average
 from tolariad.trainer.optim.configured import Groups
 from tolariad.trainer.optim.owners import Owner
+from tolariad.trainer.parts.owners import OwnersPart
+from tolariad.trainer.parts.whole import parts_of
 from tolariad.trainer.rollback.confirm import differing
 
 OPTIMIZERS = {
@@ -196,7 +199,7 @@ def test_an_optimizer_of_someone_elses_is_tried_before_training():
     model = nn.Linear(1, 1)
     with pytest.raises(SetupRefused, match=r"optimizer\.0\.history: a builtins\.set"):
         check_capturable(
-            model, [Owner("host", Odd(model.parameters(), lr=0.1))], object(), TensorFeed([torch.ones(2)], 1, 0)
+            [OwnersPart(SimpleNamespace(model=model, owners=[Owner("host", Odd(model.parameters(), lr=0.1))]))]
         )
 
 
@@ -274,7 +277,9 @@ def test_a_parameter_that_no_checkpoint_would_hold_is_refused(made, monkeypatch)
 
 
 def with_average(setup):
-    return dataclasses.replace(setup, average=Average(setup.model, 0.5))
+    averaged = dataclasses.replace(setup, average=Average(setup.model, 0.5), parts=[])
+    averaged.parts.extend(parts_of(averaged))
+    return averaged
 
 
 def test_a_checkpoint_from_before_there_was_an_average_is_where_it_begins(tmp_path, made):

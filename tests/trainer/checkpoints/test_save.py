@@ -21,7 +21,8 @@ from tolariad.storage.export import Weights, export_weights
 from tolariad.storage.verify import verify
 from tolariad.trainer.checkpoints import save as saving
 from tolariad.trainer.checkpoints.buffers import HostBuffer
-from tolariad.trainer.checkpoints.capture import MODEL_FILE, capture
+from tolariad.trainer.checkpoints.capture import capture
+from tolariad.trainer.checkpoints.files import MODEL_FILE
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.save import Saver, newest_segment
 from tolariad.trainer.checkpoints.snapshot import Position

@@ -61,7 +61,7 @@ def own(made, monkeypatch):
             "tolariad.trainer.optim.configured._own", lambda one: Groups(one, (None,) * len(one.param_groups))
         )
         if not tried:
-            monkeypatch.setattr("tolariad.trainer.checkpoints.capture._try_a_step", lambda optimizer: None)
+            monkeypatch.setattr("tolariad.trainer.parts.owners.try_a_step", lambda optimizer: None)
         return made()
 
     return build

@@ -10,7 +10,7 @@ from tolariad.channel import pair
 from tolariad.core import messages as m
 from tolariad.core import state as st
 from tolariad.core.messages.vocabulary import TrainerEffect
-from tolariad.trainer.orders import BoundaryOrders, OrderRefused
+from tolariad.trainer.orders import BoundaryOrders, Kind, OrderRefused
 from tolariad.trainer.orders.numbered import ActedOrders, count_in_rates
 
 
@@ -31,8 +31,7 @@ def listed(listening, monkeypatch):
             raise OrderRefused("there is no such knob")
         listening.done.append(order)
 
-    orders.register(m.SetRate, listening.done.append)
-    orders.register(Turn, turn)
+    orders.obey_by({m.SetRate: Kind(listening.done.append), Turn: Kind(turn)})
     return listening
 
 
@@ -106,7 +105,7 @@ def test_orders_of_an_epoch_s_end_act_before_training_goes_on(listed):
 def test_a_kind_has_one_handler(listed):
     """A second one would act a second time."""
     with pytest.raises(ValueError, match="Turn has a handler already"):
-        listed.list.register(Turn, listed.done.append)
+        listed.list.obey_by({Turn: Kind(listed.done.append)})
 
 
 def test_as_many_keys_are_kept_as_orders_may_wait():

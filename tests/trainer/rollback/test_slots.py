@@ -12,7 +12,8 @@ from tests.waiting import wait_for
 from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.build import build
-from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, capture
+from tolariad.trainer.checkpoints.capture import capture
+from tolariad.trainer.checkpoints.files import MODEL_FILE, OPTIMIZER_FILE
 from tolariad.trainer.checkpoints.restore import restore, taken_apart
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.rollback.confirm import Confirmation

@@ -312,10 +312,10 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     `checkpoint` None: begin with the model as built, or with the weights of `parent`. `durable_step`: the last step in
     the journal. `epoch_started`, `epoch_validated`, `epoch_finished`: the highest epochs of which the journal holds
     that event, so that nothing is reported twice. The end of `epoch_to_keep` is reported again: it still needs a
-    checkpoint. `last_step`: the step at which training ends, within an epoch or not; None: at the last epoch.
-    `tell_rates`: send a RatesStandingReport after everything in the journal is repeated. `metrics`: the names of the
-    steps' metrics so far. `stages`: those of the current line, also of the script. The script comes beside this
-    message, as a memory file.
+    checkpoint. So does the validation within an epoch after `step_to_keep`. `last_step`: the step at which training
+    ends, within an epoch or not; None: at the last epoch. `tell_rates`: send a RatesStandingReport after everything in
+    the journal is repeated. `metrics`: the names of the steps' metrics so far. `stages`: those of the current line, also
+    of the script. The script comes beside this message, as a memory file.
     """
 
     checkpoint: CheckpointRef | None
@@ -325,6 +325,7 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     epoch_validated: int = 0
     epoch_finished: int = 0
     epoch_to_keep: int = 0
+    step_to_keep: Step = 0
     last_step: Step | None = None
     parent: Parent | None = None
     quarantined: tuple[Batches, ...] = ()

@@ -104,9 +104,10 @@ class StepSkippedReport(Report, frozen=True, kw_only=True):
 
 
 class ValidationReport(Report, frozen=True, kw_only=True):
-    """The validation after `epoch` is done.
+    """A validation is done: after `epoch`, or within it after `batch` of its batches.
 
-    `metrics` are means over all samples; known names are `loss` and `accuracy`.
+    `metrics` are means over all samples; known names are `loss` and `accuracy`. `batch`: 0 after the epoch. The trainer
+    waits for `Continue(epoch, batch)` after one within an epoch.
     """
 
     epoch: Epoch
@@ -114,6 +115,7 @@ class ValidationReport(Report, frozen=True, kw_only=True):
     metrics: dict[str, float]
     samples: int
     seconds: Seconds
+    batch: Batch = 0
 
 
 class EpochReport(Report, frozen=True, kw_only=True):
@@ -200,20 +202,25 @@ class EpochFinished(Event, frozen=True, kw_only=True):
 
 
 class ValidationBegun(Event, frozen=True, kw_only=True):
-    """A validation began. It ends in exactly one of ValidationFinished and ValidationAborted."""
+    """A validation began. It ends in exactly one of ValidationFinished and ValidationAborted.
+
+    `batch`: the batches of the epoch that were consumed, if it is within the epoch; 0 after the epoch.
+    """
 
     epoch: Epoch
     step: Step
+    batch: Batch = 0
 
 
 class ValidationFinished(Event, frozen=True, kw_only=True):
-    """A validation is done. Its metrics are means over all samples."""
+    """A validation is done. Its metrics are means over all samples. `batch` is that of ValidationBegun."""
 
     epoch: Epoch
     step: Step
     metrics: dict[str, float]
     samples: int
     seconds: Seconds
+    batch: Batch = 0
 
 
 class ValidationAborted(Event, frozen=True, kw_only=True):
@@ -224,11 +231,16 @@ class ValidationAborted(Event, frozen=True, kw_only=True):
 
 
 class ValidationImproved(Event, frozen=True, kw_only=True):
-    """The validation after `epoch` was better than all before it."""
+    """The validation after `epoch`, or within it after `batch` of its batches, was better than all before it.
+
+    `step`: the last step before a validation within an epoch; 0 after the epoch.
+    """
 
     epoch: Epoch
     metric: str
     value: float
+    batch: Batch = 0
+    step: Step = 0
 
 
 class LimitReached(Event, frozen=True, kw_only=True):
@@ -247,6 +259,7 @@ class EndTraining(TrainerEffect, frozen=True, kw_only=True):
 
 
 class Continue(TrainerEffect, frozen=True, kw_only=True):
-    """To the trainer: the end of epoch `epoch` is recorded; go on to the next one."""
+    """To the trainer: the end of epoch `epoch`, or its validation after `batch` batches, is recorded; go on."""
 
     epoch: Epoch
+    batch: Batch = 0

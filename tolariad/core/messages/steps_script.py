@@ -49,6 +49,7 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     """The steps to run again, with skipped batches, boundary orders, and changes of the model's shape.
 
     `validations`: the metrics of each epoch's validation. It is not run again; the metrics go to the task's hook.
+    `within`: the metrics of each validation within an epoch, by the last step before it.
     """
 
     steps: tuple[ScriptStep, ...] = ()
@@ -56,3 +57,4 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     skips: tuple[StepSkipped, ...] = ()
     orders: tuple[ScriptOrder, ...] = ()
     changes: tuple[ScriptChange, ...] = ()
+    within: dict[Step, dict[str, float]] = {}

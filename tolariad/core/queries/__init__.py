@@ -1,6 +1,7 @@
 """Questions to several slices, in one namespace: `from tolariad.core import queries as q`. Values, never decisions."""
 
 from tolariad.core.queries.checkpoints import *
+from tolariad.core.queries.figures import *
 from tolariad.core.queries.health import *
 from tolariad.core.queries.pruning import *
 from tolariad.core.queries.rollback import *

@@ -76,17 +76,34 @@ def steps_in_all(state: RunAndProgress) -> int | None:
     return min(filter(None, (by_epochs, _end_step(state))), default=None)
 
 
+def place_to_keep(state: KeepsBest) -> tuple[int, int] | None:
+    """Return epoch and batch of the best validation if its place is recorded and no usable checkpoint holds it."""
+    limits = state.limits
+    is_over = limits.best_batch or limits.best_epoch <= state.progress.epoch_finished
+    is_owed = state.run.policy.keep_best and limits.best_epoch and is_over
+    return limits.best_place if is_owed and limits.best_place != state.checkpoints.best_place else None
+
+
 def epoch_to_keep(state: KeepsBest) -> int:
-    """Return the best epoch if its end is recorded and no usable checkpoint holds it, else 0."""
-    best = state.limits.best_epoch
-    is_over = best <= state.progress.epoch_finished
-    return best if state.run.policy.keep_best and is_over and best != state.checkpoints.best_epoch else 0
+    """Return the epoch whose end still needs a checkpoint, because it is the best one; else 0."""
+    return state.limits.best_epoch if place_to_keep(state) and not state.limits.best_batch else 0
+
+
+def step_to_keep(state: KeepsBest) -> int:
+    """Return the step whose validation within an epoch is the best one, and still needs a checkpoint; else 0."""
+    return state.limits.best_step if place_to_keep(state) else 0
+
+
+def is_best_again(state: st.HasRun, report: m.ValidationReport) -> bool:
+    """Return whether this validation within an epoch is recorded: it is the best one, reported again in a re-run."""
+    return bool(report.batch) and (report.epoch, report.batch) == state.limits.best_place
 
 
 def is_best(state: st.HasRun, report: m.CheckpointWrittenReport) -> bool:
-    """Return whether the checkpoint holds the end of the best epoch."""
-    best = state.limits.best_epoch
-    return state.run.policy.keep_best and best > 0 and (report.epoch, report.batch) == (best + 1, 0)
+    """Return whether the checkpoint is of the best validation."""
+    limits = state.limits
+    is_there = (report.epoch, report.batch) == limits.best_place
+    return state.run.policy.keep_best and limits.best_epoch > 0 and is_there
 
 
 def is_last_epoch(state: st.HasRun, epoch: int) -> bool:

@@ -6,7 +6,7 @@ from typing import Protocol, TypeAlias
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
-from tolariad.core.queries.run_limit import epoch_to_keep
+from tolariad.core.queries.run_limit import place_to_keep
 
 Restorable: TypeAlias = st.KeptSnapshot | st.CatalogueEntry
 
@@ -32,15 +32,16 @@ def ring_order(state: SnapshotsAndTrainer) -> tuple[m.UseRing, ...]:
 def newest_beyond(state: NewestBeyond, checkpoint: st.CatalogueEntry | None) -> st.KeptSnapshot | None:
     """Return the newest snapshot if it is newer than `checkpoint` or there is no checkpoint, else None.
 
-    None also if the end of an epoch that still needs a checkpoint lies between the two.
+    None also if the place of the best validation lies between the two, and still needs a checkpoint.
     """
     newest = state.snapshots.kept[-1] if state.snapshots.kept else None
     if checkpoint is None:
         return newest
-    owed = epoch_to_keep(state)
+    owed = place_to_keep(state)
     if newest is None or newest.position <= (checkpoint.step, checkpoint.epoch, checkpoint.batch):
         return None
-    return None if checkpoint.epoch <= owed < newest.epoch else newest
+    is_between = owed is not None and (checkpoint.epoch, checkpoint.batch) < owed <= (newest.epoch, newest.batch)
+    return None if is_between else newest
 
 
 def restorable(state: RestorableSlices, id_: str) -> Restorable | None:

@@ -35,10 +35,9 @@ def script_from_journal(
     that were left, only the part on the current line of `branches` counts.
     """
     branches = branches or Branches()
-    position = (checkpoint.epoch, checkpoint.batch) if checkpoint else (0, 0)
-    first_step = checkpoint.step + 1 if checkpoint else 1
+    position, first_step = ((checkpoint.epoch, checkpoint.batch), checkpoint.step + 1) if checkpoint else ((0, 0), 1)
     script_steps: list[m.ScriptStep] = []
-    validations: dict[int, dict[str, float]] = {}
+    validations, within = dict[int, dict[str, float]](), dict[int, dict[str, float]]()
     skips: list[m.StepSkipped] = []
     orders: list[m.ScriptOrder] = []
     changes: list[m.ScriptChange] = []
@@ -60,7 +59,7 @@ def script_from_journal(
                 pass
             case m.StepSkipped(epoch=epoch, batch=batch) if not branches.holds_position(event.branch, epoch, batch):
                 pass
-            case m.ValidationFinished(epoch=epoch) if not branches.holds_position(branch, epoch + 1, 0):
+            case m.ValidationFinished() if not _is_held(branches, branch, event):
                 pass
             # At the fork itself the target's own count decides: it may contain the order, or be from before it.
             case m.OrderActed(applied_before_step=before) if not branches.holds_step(branch, before - 1):
@@ -75,8 +74,10 @@ def script_from_journal(
                 script_steps.append(m.ScriptStep(step, *numbers, event.data))
             case m.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
                 skips.append(event)
-            case m.ValidationFinished(epoch=epoch):
+            case m.ValidationFinished(epoch=epoch, batch=0):
                 validations[epoch] = event.metrics
+            case m.ValidationFinished(step=step):
+                within[step] = event.metrics
             case m.EpochFinished(epoch=epoch):
                 ended = epoch if branches.holds_position(branch, epoch + 1, 0) else ended
             case m.OrderActed():
@@ -86,10 +87,18 @@ def script_from_journal(
     return m.Script(
         steps=tuple(script_steps),
         validations=validations,
+        within=within,
         skips=tuple(skips),
         orders=tuple(orders),
         changes=tuple(changes),
     )
+
+
+def _is_held(branches: Branches, branch: int, validation: m.ValidationFinished) -> bool:
+    """Return whether a validation, made on `branch`, is on the current line."""
+    if validation.batch:
+        return branches.holds_step(branch, validation.step)
+    return branches.holds_position(branch, validation.epoch + 1, 0)
 
 
 def _is_on_line(branches: Branches, branch: int, change: m.ArchitectureChanged) -> bool:
@@ -115,6 +124,7 @@ def train_from(state: ReadsSteps, checkpoint: m.CheckpointRef | None) -> m.Train
         epoch_validated=progress.epoch_validated,
         epoch_finished=progress.epoch_finished,
         epoch_to_keep=run_limit.epoch_to_keep(state),
+        step_to_keep=run_limit.step_to_keep(state),
         last_step=run_limit.last_step(state),
         parent=state.run.parent if checkpoint is None else None,
         quarantined=state.quarantine.batches,

@@ -16,12 +16,13 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
+from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
 
 
-class Reads(st.HasProgress, st.HasTrainer, st.HasBoundary, Protocol):
+class Reads(st.HasRun, st.HasProgress, st.HasTrainer, st.HasBoundary, Protocol):
     """The slices that the rules of boundaries read."""
 
 
@@ -90,6 +91,17 @@ def go_on_again(_: Reads, report: m.EpochReport, at: At[Reads]) -> Decision | No
     """
     is_again = report.epoch <= at.was.progress.epoch_finished
     return Decision((), (m.Continue(epoch=report.epoch),)) if is_again else None
+
+
+def go_on_validated(_: Reads, event: m.ValidationFinished, __: At[Reads]) -> Decision | None:
+    """Continue after a validation within an epoch, after the checkpoint or the end that it leads to."""
+    return Decision((), (m.Continue(epoch=event.epoch, batch=event.batch),)) if event.batch else None
+
+
+def go_on_validated_again(_: Reads, report: m.ValidationReport, at: At[Reads]) -> Decision | None:
+    """Continue after a validation within an epoch that was recorded before."""
+    is_again = q.is_best_again(at.was, report)
+    return Decision((), (m.Continue(epoch=report.epoch, batch=report.batch),)) if is_again else None
 
 
 def go_on_closed(state: Reads, _: m.BoundaryClosed | m.RollbackBegun, at: At[Reads]) -> Decision | None:

@@ -113,6 +113,19 @@ def of_epoch_again(state: Reads, report: m.EpochReport, at: At[Reads]) -> Decisi
     return _begin(state, m.CheckpointReason.BEST) if is_again and report.epoch == q.epoch_to_keep(state) else None
 
 
+def after_validation(state: Reads, event: m.ValidationFinished, _: At[Reads]) -> Decision | None:
+    """After a validation within an epoch: keep its place if it is the best."""
+    if not event.batch or state.run.phase in (st.Phase.STOPPING, st.Phase.ROLLING_BACK, st.Phase.FAILED):
+        return None
+    return _begin(state, m.CheckpointReason.BEST) if q.step_to_keep(state) == event.step else None
+
+
+def of_validation_again(state: Reads, report: m.ValidationReport, at: At[Reads]) -> Decision | None:
+    """The best validation within an epoch was reached again in a re-run: keep its place if no checkpoint holds it."""
+    is_owed = q.is_best_again(at.was, report) and q.step_to_keep(state) == report.step
+    return _begin(state, m.CheckpointReason.BEST) if is_owed else None
+
+
 def last(state: Reads, _: m.TrainingEndedReport, at: At[Reads]) -> Decision | None:
     """Training has ended: take the run's last checkpoint."""
     return _begin(state, m.CheckpointReason.END) if q.is_training_over(at.was) else None

@@ -10,6 +10,7 @@ from tolariad.core import messages as m
 from tolariad.core import state as st
 from tolariad.core.calc.learning_rate.curve import rates_digest
 from tolariad.core.calc.learning_rate.group import (
+    VAL_LOSS,
     Group,
     after_epoch,
     coming,
@@ -201,22 +202,39 @@ def acts(state: Reads, order: m.SetRate, report: m.BoundaryOrderReport) -> m.Act
 def plateaus(_: Reads, event: m.EpochFinished, at: At[Reads]) -> Decision | None:
     """Record the plateaus at an epoch's end, or that no metric could tell. The groups are those before it."""
     rates = at.was.rates
-    adaptive = [group for group in rates.groups if group.policy is LRPolicy.MORPHO_ADAPTIVE]
+    adaptive = _adaptive(rates)
     if not adaptive:
         return None
     if event.metric is None:
         names = tuple(group.name for group in adaptive)
         return None if rates.unjudged else Decision((m.PlateauUnjudged(epoch=event.epoch, groups=names),))
+    return _reached(adaptive, event, event.metric, event.metric_name)
+
+
+def plateaus_within(_: Reads, event: m.ValidationFinished, at: At[Reads]) -> Decision | None:
+    """Record the plateaus at a validation within an epoch that has a loss."""
+    adaptive, loss = _adaptive(at.was.rates), event.metrics.get("loss")
+    return _reached(adaptive, event, loss, VAL_LOSS) if adaptive and event.batch and loss is not None else None
+
+
+def _adaptive(rates: st.Rates) -> list[Group]:
+    return [group for group in rates.groups if group.policy is LRPolicy.MORPHO_ADAPTIVE]
+
+
+def _reached(
+    adaptive: list[Group], event: m.EpochFinished | m.ValidationFinished, metric: float, name: str
+) -> Decision:
+    """Record each group whose rate this metric lowers."""
     events: list[m.Event] = []
     for group in adaptive:
         before = rate_of(group, event.step + 1)
-        rate = rate_of(after_epoch(group, event.step, event.metric), event.step + 1)
+        rate = rate_of(after_epoch(group, event.step, metric), event.step + 1)
         if rate < before:
             reached = m.PlateauReached(
                 group=group.name,
                 epoch=event.epoch,
                 applied_before_step=event.step + 1,
-                metric=event.metric_name,
+                metric=name,
                 before=rate_of(group, event.step),
                 rate=rate,
             )

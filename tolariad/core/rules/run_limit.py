@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import Final, Protocol
 
+from msgspec.structs import replace
+
 from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
@@ -52,7 +54,7 @@ def _is_time_over(state: Reads, mono: int) -> bool:
 def after_epoch(state: Reads, event: m.EpochFinished, at: At[Reads]) -> Decision | None:
     """After an epoch: end training if its patience or its hours are over."""
     patience, limits = state.run.policy.patience, state.limits
-    if patience is not None and not limits.reached and event.epoch - limits.best_epoch >= patience:
+    if patience is not None and not limits.reached and limits.since_best(event.epoch) >= patience:
         return _end(state, m.Limit.PATIENCE)
     return _end(state, m.Limit.HOURS) if _is_time_over(state, at.now.mono) else None
 
@@ -77,18 +79,37 @@ def after_training(state: Reads, _: m.TrainingEndedReport, at: At[Reads]) -> Dec
 
 
 def after_validation(state: Reads, event: m.ValidationFinished, _: At[Reads]) -> Decision | None:
-    """After a validation: record if it is the best so far. Fail the run if the metric is missing."""
+    """After a validation of an epoch: record if it is the best so far. Fail the run if the metric is missing."""
+    return None if event.batch else _judged(state, event)
+
+
+def after_validation_within(state: Reads, event: m.ValidationFinished, _: At[Reads]) -> Decision | None:
+    """After a validation within an epoch: the same, and end training if its patience is over."""
+    return _judged(state, event) if event.batch else None
+
+
+def _judged(state: Reads, event: m.ValidationFinished) -> Decision | None:
     policy = state.run.policy
     if not policy.metric:
         return None
     value = event.metrics.get(policy.metric)
+    if not event.metrics and state.limits.best_epoch:
+        return None  # A loop does not validate after every epoch.
     if value is None:
         there = ", ".join(sorted(event.metrics)) or "none at all"
         why = f"keep_best or stop.patience needs the validation's {policy.metric}; its metrics are: {there}"
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     if math.isnan(value) or not _is_better(value, state.limits.best, policy.better):
-        return None
-    return Decision((m.ValidationImproved(epoch=event.epoch, metric=policy.metric, value=value),))
+        return _out_of_patience(state, event.epoch) if event.batch else None
+    improved = m.ValidationImproved(epoch=event.epoch, metric=policy.metric, value=value, batch=event.batch)
+    return Decision((replace(improved, step=event.step) if event.batch else improved,))
+
+
+def _out_of_patience(state: Reads, epoch: int) -> Decision | None:
+    """End training amid an epoch. At an epoch's end that waits for its report (`after_epoch`)."""
+    patience, limits = state.run.policy.patience, state.limits
+    is_out = patience is not None and not limits.reached and limits.since_best(epoch - 1) >= patience
+    return _end(state, m.Limit.PATIENCE) if is_out else None
 
 
 def _is_better(value: float, best: float | None, better: Better) -> bool:

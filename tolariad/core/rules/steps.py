@@ -8,6 +8,7 @@ from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.bounds import METRICS_MAX
+from tolariad.core.calc.learning_rate.group import plateau_metric
 from tolariad.core.calc.settings.changes import may_change_steps
 from tolariad.core.calc.text.phrases import listed
 from tolariad.core.decision import Decision
@@ -83,7 +84,9 @@ def skipped(state: Reads, report: m.StepSkippedReport, _: At[Reads]) -> Decision
 
 
 def validated(state: Reads, report: m.ValidationReport, _: At[Reads]) -> Decision:
-    """Record the end of a validation."""
+    """Record the end of a validation. One within an epoch may be reported again, if it still needs a checkpoint."""
+    if q.is_best_again(state, report):
+        return Decision()
     return Decision((m.ValidationFinished.of(report).caused_by(state.progress.validating),))
 
 
@@ -98,7 +101,7 @@ def epoch_finished(state: Reads, report: m.EpochReport, at: At[Reads]) -> Decisi
     count = progress.step - progress.epoch_first_step + 1
     train_loss = progress.epoch_loss_sum / count if count else 0.0
     metrics = progress.metrics if progress.epoch_validated == report.epoch else {}
-    name, metric = st.plateau_metric(metrics, train_loss if count else None)
+    name, metric = plateau_metric(metrics, train_loss if count else None)
     finished = m.EpochFinished.of(
         report,
         steps=count,

@@ -74,8 +74,8 @@ class Copies(msgspec.Struct, frozen=True):
     """Slice of RunState. `held`: the Branch by the name of the checkpoint or snapshot.
 
     A trainer that runs steps again may copy its state at a place that the fold has already passed. Examples are the
-    last batch of the newest epoch, and the end of the best one. `last_batch` and `best_end` hold the Branch at these
-    two places, and `former_ends` those of former best epochs that a rollback may bring back, oldest first.
+    last batch of the newest epoch, and the best validation. `last_batch` and `best_end` hold the Branch at these two
+    places, and `former_ends` those of former best validations that a rollback may bring back, oldest first.
     """
 
     held: Annotated[dict[str, Branch], _LEFT] = {}
@@ -149,9 +149,11 @@ def _copied(before: GoesBack, after: GoesBack, e: m.StateCopied) -> Changed:
     return {"copies": replace(s, held={**s.held, e.id: found})}
 
 
-def _batches_over(before: GoesBack, after: GoesBack, _: m.Event) -> Changed:
+def _batches_over(before: GoesBack, after: GoesBack, e: m.ValidationBegun | m.EpochFinished) -> Changed:
     """Save the Branch after the epoch's last batch: what follows belongs to the epoch's end."""
     marked, place = after.copies.last_batch, before.progress.place
+    if isinstance(e, m.ValidationBegun) and e.batch:
+        return {}
     if place[1] == 0 or (marked is not None and (marked.place, marked.step) == (place, before.progress.step)):
         return {}
     return {"copies": replace(after.copies, last_batch=branch_of(before))}
@@ -159,9 +161,18 @@ def _batches_over(before: GoesBack, after: GoesBack, _: m.Event) -> Changed:
 
 def _epoch_started(before: GoesBack, after: GoesBack, _: m.Event) -> Changed:
     """Save the Branch at the end of the best epoch."""
-    if before.progress.place != (before.limits.best_epoch + 1, 0) or not before.limits.best_epoch:
+    if before.progress.place != before.limits.best_place or not before.limits.best_epoch:
         return {}
-    s, end = after.copies, branch_of(before)
+    return _best_at(after, branch_of(before))
+
+
+def _improved(_: GoesBack, after: GoesBack, e: m.ValidationImproved) -> Changed:
+    """Save the Branch at the best validation within an epoch. No order acts between the two."""
+    return _best_at(after, branch_of(after)) if e.batch else {}
+
+
+def _best_at(after: GoesBack, end: Branch) -> Changed:
+    s = after.copies
     former = tuple(one for one in s.ends if one.place != end.place)
     return {"copies": _without_gone(after.checkpoints, after.snapshots, replace(s, best_end=end, former_ends=former))}
 
@@ -180,8 +191,8 @@ def _without_gone(disk: Checkpoints, memory: Snapshots, copies: Copies) -> Copie
     if copies.held.keys() <= names and not copies.former_ends:
         return copies
     held = {id_: one for id_, one in copies.held.items() if id_ in names}
-    bests = {one.limits.best_epoch for one in held.values()}
-    return replace(copies, held=held, former_ends=tuple(one for one in copies.former_ends if one.epoch - 1 in bests))
+    bests = {one.limits.best_place for one in held.values()}
+    return replace(copies, held=held, former_ends=tuple(one for one in copies.former_ends if one.place in bests))
 
 
 # -- going back --------------------------------------------------------------------------------------------------------
@@ -228,10 +239,11 @@ def _nearest(state: GoesBack, e: m.RolledBack) -> Branch:
 def _cut(disk: Checkpoints, memory: Snapshots, s: Copies, fork: tuple[int, int]) -> Copies:
     """Drop the copies of places after the fork.
 
-    Invariant: all are places of this line. Those of the branch that is left lie after the fork.
+    Invariant: all are places of this line. Those of the branch that is left lie after the fork. An epoch's end at the
+    fork is saved again when the next epoch begins; a validation within an epoch is not made again.
     """
     last_batch = s.last_batch if s.last_batch is not None and s.last_batch.place < fork else None
-    ends = tuple(one for one in s.ends if one.place < fork)
+    ends = tuple(one for one in s.ends if one.place < fork or (one.place == fork and one.batch))
     return _without_gone(disk, memory, Copies(s.held, last_batch, ends[-1] if ends else None, ends[:-1]))
 
 
@@ -241,6 +253,7 @@ CHANGES_OF_SEVERAL: Final[dict[type[m.Event], Callable[[GoesBack, GoesBack, Any]
     m.ValidationBegun: _batches_over,
     m.EpochFinished: _batches_over,
     m.EpochStarted: _epoch_started,
+    m.ValidationImproved: _improved,
     m.RolledBack: _rolled_back,
     **dict.fromkeys(
         (

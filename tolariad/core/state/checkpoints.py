@@ -58,9 +58,9 @@ class Checkpoints(msgspec.Struct, frozen=True):
     seconds: Annotated[float, _FILES] = 0.0
 
     @property
-    def best_epoch(self) -> int:
-        """Return the epoch whose end `best` holds, or 0."""
-        return next((one.epoch - 1 for one in self.catalogue if one.id == self.best), 0)
+    def best_place(self) -> tuple[int, int]:
+        """Return epoch and batch after which training goes on from `best`; (0, 0) if there is none."""
+        return next(((one.epoch, one.batch) for one in self.catalogue if one.id == self.best), (0, 0))
 
     @property
     def newest(self) -> CatalogueEntry | None:

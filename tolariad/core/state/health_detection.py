@@ -175,6 +175,7 @@ APPLY: Final[ApplyTable] = {
     m.StepSkipped: _elsewhere,
     m.EpochStarted: _elsewhere,
     m.EpochFinished: _elsewhere,
+    m.ValidationBegun: _elsewhere,
     m.ValidationFinished: _validated,
     m.CheckpointBegun: _elsewhere,
     m.TrainingStarted: _answered,

@@ -129,6 +129,14 @@ def _epoch_finished(s: Rates, e: m.EpochFinished, _: m.Cause) -> Rates:
     return replace(s, groups=tuple(after_epoch(group, e.step, metric) for group in s.groups), unjudged=False)
 
 
+def _validated(s: Rates, e: m.ValidationFinished, _: m.Cause) -> Rates:
+    """Apply the loss of a validation within an epoch. That of an epoch's end comes with EpochFinished."""
+    loss = e.metrics.get("loss")
+    if not e.batch or loss is None or not s.groups:
+        return s
+    return replace(s, groups=tuple(after_epoch(group, e.step, loss) for group in s.groups), unjudged=False)
+
+
 def _unjudged(s: Rates, _: m.PlateauUnjudged, __: m.Cause) -> Rates:
     return replace(s, unjudged=True)
 
@@ -152,4 +160,5 @@ APPLY: Final[ApplyTable] = {
     m.PlateauReached: _plateau,
     m.PlateauUnjudged: _unjudged,
     m.EpochFinished: _epoch_finished,
+    m.ValidationFinished: _validated,
 }

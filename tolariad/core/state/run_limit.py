@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
+from tolariad.core.calc.bounds import storable
 from tolariad.core.calc.settings.changes import is_of_end
 from tolariad.core.state.fates import anew, survives
 from tolariad.core.state.fold import ApplyTable
@@ -29,11 +30,27 @@ class OrderedEnd(msgspec.Struct, frozen=True):
 
 
 class BranchLimits(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What of the limits belongs to a branch: its best epoch, from which patience counts, and the limit it reached."""
+    """What of the limits belongs to a branch: its best validation, from which patience counts, the limit it reached.
+
+    `best_batch`, `best_step`: the place of the best validation, if it is within `best_epoch`; else 0. `beyond`: the
+    validations after it, less the epochs that ended after it.
+    """
 
     best: float | None = None
     best_epoch: int = 0
     reached: m.Limit | None = None
+    best_batch: int = 0
+    best_step: int = 0
+    beyond: int = 0
+
+    @property
+    def best_place(self) -> tuple[int, int]:
+        """Return epoch and batch after which training goes on from the best validation; (1, 0) if there was none."""
+        return (self.best_epoch, self.best_batch) if self.best_batch else (storable(self.best_epoch + 1), 0)
+
+    def since_best(self, ended: int) -> int:
+        """Return how many validations came after the best one, when `ended` epochs have ended."""
+        return ended - self.best_place[0] + 1 + self.beyond
 
 
 class RunLimits(BranchLimits, frozen=True, omit_defaults=False):
@@ -76,8 +93,16 @@ def _tick_and_stop(s: RunLimits, e: m.Event, at: m.Cause) -> RunLimits:
     return _stop_clock(_tick(s, e, at), e, at)
 
 
+def _validated(s: RunLimits, e: m.ValidationFinished, at: m.Cause) -> RunLimits:
+    s = _tick(s, e, at)
+    if e.batch:
+        return replace(s, beyond=s.beyond + 1)
+    # Without any metric there was none: a loop does not validate after every epoch.
+    return s if e.metrics or not s.best_epoch else replace(s, beyond=s.beyond - 1)
+
+
 def _improved(s: RunLimits, e: m.ValidationImproved, _: m.Cause) -> RunLimits:
-    return replace(s, best=e.value, best_epoch=e.epoch)
+    return replace(s, best=e.value, best_epoch=e.epoch, best_batch=e.batch, best_step=e.step, beyond=0)
 
 
 def _reached(s: RunLimits, e: m.LimitReached, _: m.Cause) -> RunLimits:
@@ -101,7 +126,7 @@ APPLY: Final[ApplyTable] = {
     m.RerunFinished: _start_clock,
     m.StepCompleted: _tick,
     m.StepSkipped: _tick,
-    m.ValidationFinished: _tick,
+    m.ValidationFinished: _validated,
     m.EpochFinished: _tick,
     m.CheckpointCommitted: _tick,
     m.RunPaused: _tick_and_stop,

@@ -290,11 +290,17 @@ def _validation_finished(s: Progress, e: m.ValidationFinished, _: m.Cause) -> Pr
     return replace(
         s,
         validating=None,
-        epoch_validated=max(s.epoch_validated, e.epoch),
+        epoch_validated=s.epoch_validated if e.batch else max(s.epoch_validated, e.epoch),
         metrics=e.metrics,
         best_accuracy=best,
-        digest=_digest(s.digest, b"validation", struct.pack("<Q", e.epoch & _WORD), packed),
+        digest=_digest(s.digest, b"validation", _place_of(e), packed),
     )
+
+
+def _place_of(e: m.ValidationFinished) -> bytes:
+    """Return the place of a validation, for the digest: the epoch, and the batch if it is within it."""
+    places = (e.epoch, e.batch) if e.batch else (e.epoch,)
+    return b"".join(struct.pack("<Q", number & _WORD) for number in places)
 
 
 def _context(s: Progress, e: m.ExecutionContextRecorded, _: m.Cause) -> Progress:
@@ -391,10 +397,3 @@ def speed_steps_s(progress: Progress, mono: int) -> float | None:
     elapsed = mono - progress.speed.old_mono
     done = progress.step - progress.speed.old_step
     return done * 1e9 / elapsed if elapsed > 0 and done > 0 else None
-
-
-def plateau_metric(validated: dict[str, float], train_loss: float | None) -> tuple[str, float | None]:
-    """Return name and value of the metric by which an epoch's plateaus are judged; None if it has no value."""
-    if "loss" in validated:
-        return "val_loss", validated["loss"]
-    return ("host_loss", train_loss) if train_loss is not None else ("", None)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tolariad.trainer.architecture.ledger import changes_from
+from tolariad.trainer.checkpoints.files import MASKS_FILE
 
 if TYPE_CHECKING:
     import torch
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class Loaded:
-    """A decoded snapshot. It may be restored any number of times.
+    """A decoded snapshot. It may be restored any number of times. `tensors` are all, by group of files.
 
     `transient` are the buffers that `state_dict()` leaves out. `average` is the moving average of the parameters, if
     the run kept one. A tied tensor is listed under each of its names. `acted` are the keys of the newest boundary
@@ -31,7 +32,7 @@ class Loaded:
     optimizers: dict[str, dict[str, Any]]
     average: dict[str, torch.Tensor] | None = None
     transient: tuple[str, ...] = ()
-    displaced: dict[str, torch.Tensor] = field(default_factory=dict)
+    tensors: dict[str, dict[str, torch.Tensor]] = field(default_factory=dict)
     acted: tuple[int, ...] = ()
     manifest: Manifest | None = None
 
@@ -52,6 +53,11 @@ class Loaded:
         """The masks in force; empty if there are none. `displaced`: the numbers that they set to 0."""
         held: dict[str, Any] = self.state.get("pruning", {})
         return held
+
+    @property
+    def displaced(self) -> dict[str, torch.Tensor]:
+        """The numbers that the newest masks set to 0."""
+        return self.tensors.get(MASKS_FILE, {})
 
     @property
     def changes(self) -> tuple[m.ScriptChange, ...]:

@@ -8,9 +8,10 @@ tensor.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tolariad.trainer.checkpoints.capture import buffer_tree
+from blake3 import blake3
+
 from tolariad.trainer.torch_private import modules
 
 if TYPE_CHECKING:
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from tolariad.trainer.checkpoints.loaded import Loaded
-    from tolariad.trainer.setup import Setup
 
 
 class Moved(NamedTuple):
@@ -37,13 +37,33 @@ class Moved(NamedTuple):
         return frozenset((*self.put, *self.emptied, *self.removed))
 
 
-def moved_buffers(setup: Setup, loaded: Loaded) -> Moved:
+def buffer_tree(model: nn.Module, built: str) -> dict[str, Any]:
+    """Return what distinguishes a model whose buffers changed during training from another model.
+
+    `built` is the hash of the structure that the task created. In the result, `modules` stands for the names of all
+    current modules, `held` are the buffers, and `empty` the names of buffers without a tensor.
+    """
+    names = "\n".join(name for name, _ in model.named_modules(remove_duplicate=False))
+    return {
+        "built": built,
+        "modules": blake3(names.encode()).hexdigest(),
+        "held": [name for name, _ in model.named_buffers(remove_duplicate=False)],
+        "empty": [
+            f"{prefix}.{name}" if prefix else name
+            for prefix, module in model.named_modules(remove_duplicate=False)
+            for name, buffer in modules.buffers_of(module).items()
+            if buffer is None
+        ],
+    }
+
+
+def moved_buffers(model: nn.Module, built: str, loaded: Loaded) -> Moved:
     """Return the buffers that differ between model and `loaded`. Empty if the two are not the same model."""
     held = loaded.state["model"].get("buffers")
-    here = buffer_tree(setup.model, setup.environment.model_hash)
+    here = buffer_tree(model, built)
     if held is None or (held["built"], held["modules"]) != (here["built"], here["modules"]):
         return Moved()
-    live = dict(setup.model.named_buffers(remove_duplicate=False))
+    live = dict(model.named_buffers(remove_duplicate=False))
     stored, empty = set(held["held"]), set(held["empty"])
     return Moved(
         put=tuple(n for n in held["held"] if n not in live or not _alike(live[n], loaded.model[n])),
@@ -56,16 +76,16 @@ def _alike(live: torch.Tensor, stored: torch.Tensor) -> bool:
     return (live.shape, live.dtype) == (stored.shape, stored.dtype)
 
 
-def put_buffers(setup: Setup, loaded: Loaded, moved: Moved) -> None:
+def put_buffers(model: nn.Module, loaded: Loaded, moved: Moved, device: torch.device) -> None:
     """Replace the differing buffers by those of `loaded`. The values of the other buffers are still to be copied."""
-    model, stored = setup.model, loaded.model
+    stored = loaded.model
     live = dict(model.named_buffers(remove_duplicate=False))
     made = {id(stored[name]): tensor for name, tensor in live.items() if name not in moved.names}
     for name in moved.put:
         module, leaf = _place(model, name)
         tensor = stored[name]
         if id(tensor) not in made:
-            made[id(tensor)] = tensor.to(setup.device, copy=True)
+            made[id(tensor)] = tensor.to(device, copy=True)
         modules.put_buffer(module, leaf, made[id(tensor)], transient=name in loaded.transient)
     for name in moved.emptied:
         module, leaf = _place(model, name)

@@ -27,14 +27,8 @@ from tolariad.core.calc.pruning.ledger import COMPACT
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
 from tolariad.trainer.checkpoints.buffers import HostBuffer
-from tolariad.trainer.checkpoints.capture import (
-    AVERAGE_FILE,
-    MASKS_FILE,
-    MODEL_FILE,
-    OPTIMIZER_FILE,
-    SEEDS_FILE,
-    capture,
-)
+from tolariad.trainer.checkpoints.capture import capture
+from tolariad.trainer.checkpoints.files import AVERAGE_FILE, MASKS_FILE, MODEL_FILE, OPTIMIZER_FILE, SEEDS_FILE
 from tolariad.trainer.checkpoints.snapshot import FILE_BYTES_MAX
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back

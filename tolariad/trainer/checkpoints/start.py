@@ -19,9 +19,12 @@ from blake3 import blake3
 from tolariad import run_files
 from tolariad.core import messages as m
 from tolariad.storage import CheckpointUnfit, CheckpointUnusable
-from tolariad.trainer.checkpoints.capture import MODEL_FILE, OPTIMIZER_FILE, live_tensors, optimizer_tree
-from tolariad.trainer.checkpoints.restore import check_owners, check_tensors, load, restore, restore_optimizer
+from tolariad.trainer.checkpoints.files import MODEL_FILE, OPTIMIZER_FILE
+from tolariad.trainer.checkpoints.optimizers import optimizer_tree, restore_optimizer
+from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.tensors import copy_into, place_of, read_tensors
+from tolariad.trainer.parts.model import check_tensors, live_tensors
+from tolariad.trainer.parts.owners import check_owners
 from tolariad.trainer.rollback.slots import verify
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import msgspec
 from tolariad.core import messages as m
 from tolariad.core.calc.settings.model import Settings
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.orders.numbered import Kind
 
 if TYPE_CHECKING:
     from tolariad.trainer.health.stages import Scope
@@ -35,7 +36,7 @@ class StageHandler:
         setup.stages.stand_at(lambda: stepper.position)
         setup.stages.plan(stages_of(setup.task), m.BY_PROGRAM)
         setup.stages.plan(setup.settings.stages, m.BY_CONFIGURATION)
-        orders.register(m.BeginStage, self._begin)
+        orders.obey_by({m.BeginStage: Kind(self._begin)})
 
     def announce(self, why: str, scope: Scope) -> None:
         """Begin a stage before the next update, unless the run has it. Raises SetupRefused if `why` says nothing."""

@@ -271,21 +271,21 @@ class UnifiedLRController(Integrity):
 
     def end_epoch(self, epoch: int, metrics: Mapping[str, float], last: int | None = None) -> None:
         """End an epoch with its step `last` (None: the newest). Plateaus use its metric, or stay without one."""
-        self.current_epoch, last = epoch, self.global_step if last is None else last
+        self.current_epoch = epoch
         if self._clean_epoch and self.enable_guards:
             self.circuit_breaker.record_success()
-        self._clean_epoch = True
-        self._loss_sum, self._losses = 0.0, 0
+        self._clean_epoch, self._loss_sum, self._losses = True, 0.0, 0
+        self.judge(metrics, last)
+
+    def judge(self, metrics: Mapping[str, float], last: int | None = None) -> None:
+        """Judge plateaus by the metric of a validation or an epoch. `last`: its last step; None: the newest."""
         adaptive = [group for group in self.groups if group.policy is LRPolicy.MORPHO_ADAPTIVE]
-        metric = metric_of(dict(metrics))
-        if metric is None:
-            if adaptive:
-                self._say(
-                    f"none of val_loss, host_loss, loss is given, so the rate of {adaptive[0].name} stays as it is"
-                )
-            return
-        for group in adaptive:
-            self._group(group.name)[0].replace_group(after_epoch(group, last, metric[1]), self.global_step)
+        found, step = metric_of(dict(metrics)), self.global_step if last is None else last
+        if found is not None:
+            for one in adaptive:
+                self._group(one.name)[0].replace_group(after_epoch(one, step, found[1]), self.global_step)
+        elif adaptive:
+            self._say(f"none of val_loss, host_loss, loss is given, so the rate of {adaptive[0].name} stays as it is")
 
     def saw_loss(self, loss: float) -> None:
         """Add the training loss of an applied step. Their mean is `host_loss`, used if there is no validation."""

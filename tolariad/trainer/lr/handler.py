@@ -1,4 +1,4 @@
-"""Between the rate controller and the daemon: apply orders, report every violation.
+"""Between the rate controller and the daemon: report every violation, and the groups when they change.
 
 Promise: violations found in a re-run are not reported, because they were recorded the first time.
 """
@@ -9,18 +9,14 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any, Final
 
 from tolariad.core import messages as m
-from tolariad.core.calc.learning_rate.group import rate_of
 from tolariad.trainer.lr import source_lines
 from tolariad.trainer.lr.guard import UNKNOWN_GROUP
-from tolariad.trainer.orders.numbered import OrderRefused
 from tolariad.trainer.tasks.given import codes_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tolariad.trainer.lr.controller import UnifiedLRController
     from tolariad.trainer.lr.guard import Violation
-    from tolariad.trainer.orders import BoundaryOrders, Link
+    from tolariad.trainer.orders import Link
 
 # The first 100 violations of a kind are reported one by one, later ones by the hundred. A callback that changes a rate
 # at every step must not fill the disk.
@@ -30,39 +26,23 @@ TOLD_SINGLY_MAX: Final = 100
 class RateHandler:
     """Belongs to one trainer. It reports the controller's violations from its creation on."""
 
-    def __init__(
-        self,
-        rates: UnifiedLRController,
-        link: Link,
-        orders: BoundaryOrders,
-        task: Any = None,
-        *,
-        anew: Callable[[], None],
-    ) -> None:
-        """`task`: its code is searched for the line that steps a scheduler. `anew`: the detector begins anew."""
-        self._rates, self._task, self._anew = rates, task, anew
+    def __init__(self, rates: UnifiedLRController, link: Link, task: Any = None) -> None:
+        """`task`: its code is searched for the line that steps a scheduler."""
+        self._rates, self._task = rates, task
         self._reporter, self._progress = link.reporter, link.progress
         self._told: Counter[tuple[str, str]] = Counter()
         self._groups = rates.names
         rates.report_to(self._tell)
-        orders.register(m.SetRate, self._set)
-
-    def _set(self, order: m.SetRate) -> None:
-        """Apply an order from the next update on. Raises OrderRefused."""
-        # The rate of the update before, as in RateSet.
-        step = max(1, self._rates.global_step)
-        before = {group.name: rate_of(group, step) for group in self._rates.groups}
-        try:
-            self._rates.apply_order(order.group, order.value, order.policy, order.curve, order.function)
-        except KeyError as error:
-            raise OrderRefused(str(error.args[0])) from error
-        if order.may_raise(before[order.group]):
-            self._anew()
 
     @property
     def regrouped(self) -> bool:
         """Whether groups have changed since the last report. False during a re-run, which reports them at its end."""
         return self._rates.names is not self._groups and not self._progress.rerunning
+
+    def tell_regrouped(self) -> None:
+        """Report the groups if they have changed: they act from the next update on."""
+        if self.regrouped:
+            self.tell_groups(self._progress.step + 1)
 
     def tell_groups(self, before_step: int) -> None:
         """Report the controller's groups, which act from update `before_step` on."""

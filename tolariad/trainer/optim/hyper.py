@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from torch.optim import Optimizer
 
-    from tolariad.trainer.orders.numbered import BoundaryOrders
     from tolariad.trainer.setup import Setup
 
 # The members of `betas` by the names that they have in an order.
@@ -27,14 +26,13 @@ _BETAS: Final = {"beta1": 0, "beta2": 1}
 _NOT_ORDERED: Final = frozenset({"lr", "params", "param_names"})
 
 
-class HyperparameterHandler:
-    """Belongs to one trainer."""
+class Hyperparameters:
+    """Those of all optimizers of a run."""
 
-    def __init__(self, setup: Setup, orders: BoundaryOrders) -> None:
+    def __init__(self, setup: Setup) -> None:
         self._setup = setup
-        orders.register(m.SetHyperparameters, self._set)
 
-    def _set(self, order: m.SetHyperparameters) -> None:
+    def set(self, order: m.SetHyperparameters) -> None:
         """Set the values in every group that is meant. Raises OrderRefused, with nothing changed."""
         found = list(self._groups(order.optimizer))
         if not found:

@@ -9,6 +9,6 @@ the trainer's end of the channel.
 from tolariad.trainer.orders.boundary import Boundary
 from tolariad.trainer.orders.gate import Link
 from tolariad.trainer.orders.inbox import IDLE_S
-from tolariad.trainer.orders.numbered import BoundaryOrders, OrderRefused
+from tolariad.trainer.orders.numbered import BoundaryOrders, Kind, OrderRefused
 
-__all__ = ["IDLE_S", "Boundary", "BoundaryOrders", "Link", "OrderRefused"]
+__all__ = ["IDLE_S", "Boundary", "BoundaryOrders", "Kind", "Link", "OrderRefused"]

@@ -112,9 +112,18 @@ class Boundary:
 
         # Only the answer for this epoch: a Continue of another one may still be in flight, and has no effect.
         def goes_on(order: TrainerEffect) -> bool:
-            return isinstance(order, m.Continue) and order.epoch == epoch
+            return isinstance(order, m.Continue) and (order.epoch, order.batch) == (epoch, 0)
 
         while not self._inbox.obey_up_to(goes_on, ObeyPoint.EPOCH_END):
+            self._inbox.stand(Activity.END)
+
+    def wait_after_validation(self, epoch: int, batch: int) -> None:
+        """Return when the validation after `batch` of `epoch` is recorded. Take the checkpoint that it leads to."""
+
+        def goes_on(order: TrainerEffect) -> bool:
+            return isinstance(order, m.Continue) and (order.epoch, order.batch) == (epoch, batch)
+
+        while not self._inbox.obey_up_to(goes_on, ObeyPoint.VALIDATED):
             self._inbox.stand(Activity.END)
 
     def serve_until_exit(self, situation: Callable[[], object] = lambda: None) -> None:

@@ -51,6 +51,7 @@ class ObeyPoint(Enum):
 
     BOUNDARY = "between two steps"
     EPOCH_END = "after an epoch, before the order to continue"
+    VALIDATED = "after a validation within an epoch, before the order to continue"
     HELD = "at a boundary, until it is released"
 
 
@@ -249,6 +250,9 @@ class OrderInbox:
         if place is ObeyPoint.HELD and rule.when is not When.AT_BOUNDARY:
             # An answer waits for the step or the epoch's end that asks for it.
             return True
+        if place is ObeyPoint.VALIDATED:
+            # Only a checkpoint of the state that was validated: the boundary, with all others, comes after it.
+            return not isinstance(order, m.TakeCheckpoint)
         match rule.until:
             case Until.NOTHING:
                 return False

@@ -1,4 +1,4 @@
-"""Boundary orders of every kind: each is given to the handler of its kind, counted and answered.
+"""Boundary orders of every kind: each is given to the part that obeys its kind, counted and answered.
 
 Promises: an order acts once, in this trainer and in those that restore its checkpoints. The orders of a script act at
 their places, before any that waits. The answer to an order is reported before any checkpoint that contains it.
@@ -7,8 +7,8 @@ their places, before any that waits. The answer to an order is reported before a
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from msgspec.structs import replace
 
@@ -17,8 +17,6 @@ from tolariad.core import state as st
 
 if TYPE_CHECKING:
     from tolariad.trainer.orders.gate import Link
-
-_Kind = TypeVar("_Kind", bound="m.AnyBoundaryOrder")
 
 
 class ActedOrders:
@@ -82,14 +80,14 @@ class OrderRefused(Exception):
 class Kind(NamedTuple):
     """How one kind of order is carried out.
 
-    `obey` carries out a new order. It may return the fields in which the answer of its kind exceeds the common one, as
-    a report with any cause and step. `repeat` carries out one of a script, which acted before. `after` is called when a
-    new order was answered.
+    `obey` carries out a new order, or raises OrderRefused. It may return the fields in which the answer of its kind
+    exceeds the common one, as a report with any cause and step. `repeat` carries out one of a script, which acted
+    before; None: `obey` does that too. `after` is called when a new order was answered.
     """
 
     obey: Callable[[Any], m.BoundaryOrderReport | None]
-    repeat: Callable[[Any], object]
-    after: Callable[[], None]
+    repeat: Callable[[Any], object] | None = None
+    after: Callable[[], None] = _nothing
 
 
 class BoundaryOrders:
@@ -103,20 +101,11 @@ class BoundaryOrders:
         self._inbox, self._reporter, self._progress = link.inbox, link.reporter, link.progress
         self._kinds: dict[type, Kind] = {}
 
-    def register(
-        self,
-        kind: type[_Kind],
-        handler: Callable[[_Kind], m.BoundaryOrderReport | None],
-        *,
-        repeat: Callable[[_Kind], object] | None = None,
-        after: Callable[[], None] = _nothing,
-    ) -> None:
-        """Let `handler` carry out orders of this kind, or raise OrderRefused. Raises ValueError if there is one.
-
-        `repeat` and `after`: see `Kind`; without `repeat`, `handler` does that too.
-        """
-        self._inbox.register(kind, self._obey)
-        self._kinds[kind] = Kind(handler, repeat or handler, after)
+    def obey_by(self, kinds: Mapping[type[m.AnyBoundaryOrder], Kind]) -> None:
+        """Carry out orders of these kinds so. Raises ValueError if one of them is carried out already."""
+        for kind, how in kinds.items():
+            self._inbox.register(kind, self._obey)
+            self._kinds[kind] = how
 
     def _obey(self, order: m.BoundaryOrder) -> None:
         """Carry out an order from the next update on, and answer it. A repeated order has no effect."""
@@ -150,5 +139,6 @@ class BoundaryOrders:
             # By number, not by cause: the oldest causes are forgotten, the count never is.
             if one.number > self._acted.count:
                 # No answer: the journal has it. The key is noted in case the daemon sends the order again.
-                self._kinds[type(one.order)].repeat(one.order)
+                kind = self._kinds[type(one.order)]
+                (kind.repeat or kind.obey)(one.order)
                 self._acted.add(one.order.cause)

@@ -28,7 +28,8 @@ from tolariad.core.calc.pruning.ranking import rank_correlation
 from tolariad.core.calc.pruning.verdict import MaskVerdict, PruningDecision, judge
 from tolariad.core.calc.settings.rules import read_resolved, resolved_json
 from tolariad.failpoints import reached
-from tolariad.trainer.checkpoints.restore import load, restore_optimizer
+from tolariad.trainer.checkpoints.optimizers import restore_optimizer
+from tolariad.trainer.checkpoints.restore import load
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.pruning.activity import activation_scores, activities, uniqueness_scores

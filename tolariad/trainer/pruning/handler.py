@@ -20,7 +20,7 @@ from tolariad.core.calc.pruning.ledger import COMPACT
 from tolariad.failpoints import reached
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.orders.numbered import OrderRefused
+from tolariad.trainer.orders.numbered import Kind, OrderRefused
 from tolariad.trainer.pruning.compaction import sizes, try_compaction
 from tolariad.trainer.pruning.inputs import noise_like
 from tolariad.trainer.pruning.plan import structure_of
@@ -32,10 +32,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from tolariad.trainer.architecture.handler import ArchitectureHandler
-    from tolariad.trainer.lr.audit import Audit
-    from tolariad.trainer.lr.handler import RateHandler
-    from tolariad.trainer.orders import BoundaryOrders, Link
+    from tolariad.trainer.parts.part import Orders, Trained
     from tolariad.trainer.pruning.plan import Plan
     from tolariad.trainer.setup import Setup
 
@@ -46,24 +43,18 @@ _TIMED_S: Final = 5.0
 
 
 class PruneHandler:
-    """Belongs to one trainer."""
+    """Carries out the orders of one trainer. `orders`: how, by kind."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        link: Link,
-        orders: BoundaryOrders,
-        *,
-        rates: RateHandler,
-        architecture: ArchitectureHandler,
-        audit: Audit,
-    ) -> None:
+    def __init__(self, setup: Setup, trained: Trained) -> None:
         self._setup, self._pruner = setup, setup.pruner
-        self._reporter, self._progress = link.reporter, link.progress
-        self._rates, self._architecture, self._audit = rates, architecture, audit
-        orders.register(m.MaskUnits, self._tried(self._mask_new), repeat=self._mask)
-        orders.register(m.ReleaseMasks, self._tried(self._release), repeat=self._release)
-        orders.register(m.CompactModel, self._tried(self._compact), repeat=self._cut, after=self._compacted)
+        self._reporter, self._progress = trained.link.reporter, trained.link.progress
+        self._reshaped, self._rewritten = trained.reshaped, trained.rewritten
+        self.orders: Orders = {
+            m.MaskUnits: Kind(self._tried(self._mask_new), repeat=self._mask),
+            m.ReleaseMasks: Kind(self._tried(self._release), repeat=self._release),
+            # A compaction was answered: an optimizer's groups may have followed it.
+            m.CompactModel: Kind(self._tried(self._compact), repeat=self._cut, after=trained.regrouped),
+        }
 
     @property
     def _before_step(self) -> int:
@@ -95,7 +86,7 @@ class PruneHandler:
 
     def _mask(self, order: m.MaskUnits) -> m.MasksAppliedReport:
         covered = self._pruner.mask(order, self._before_step)
-        self._audit.begin_anew()
+        self._rewritten()
         reached("prune_acted")
         _log.info(
             "cycle %d of pruning: %d parameters are masked from step %d on",
@@ -111,7 +102,7 @@ class PruneHandler:
 
     def _release(self, order: m.ReleaseMasks) -> m.MasksReleasedReport:
         count = self._pruner.release(order.cycle)
-        self._audit.begin_anew()
+        self._rewritten()
         reached("prune_acted")
         _log.info("the masks of cycle %d are lifted from step %d on", order.cycle, self._before_step)
         return m.MasksReleasedReport(order=0, applied_before_step=0, parameters=count)
@@ -131,7 +122,7 @@ class PruneHandler:
         difference, seconds = self._measured(plan)
         before = sizes(setup.model, setup.owners)
         self._cut(m.CompactModel(cycle=order.cycle, units=order.units, removal=plan.text))
-        self._architecture.one_more()
+        self._reshaped()
         parameters, held = sizes(setup.model, setup.owners)
         _log.info("the model is compacted: %d parameters instead of %d", parameters, before[0])
         return m.ModelCompactedReport(
@@ -171,11 +162,6 @@ class PruneHandler:
         """Remove what was recorded, by a change of the ledger."""
         self._setup.ledger.order(COMPACT, order.removal, before_step=self._before_step)
         reached("prune_acted")
-
-    def _compacted(self) -> None:
-        """A compaction was answered: report the groups of an optimizer that followed it."""
-        if self._rates.regrouped:
-            self._rates.tell_groups(self._before_step)
 
 
 def seconds_of(model: nn.Module, inputs: tuple[Any, ...]) -> float:

@@ -245,6 +245,7 @@ def standing_at(order: m.TrainFrom, target: m.CheckpointRef, position: Position)
         epoch_validated=min(order.epoch_validated, before),
         epoch_finished=min(order.epoch_finished, before),
         epoch_to_keep=0,
+        step_to_keep=0,
         # The report of the rollback contains the rates already.
         tell_rates=False,
     )

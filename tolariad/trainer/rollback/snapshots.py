@@ -18,12 +18,11 @@ from tolariad.core import state as st
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.manifest import OF_MODEL
-from tolariad.trainer.checkpoints.capture import MODEL_FILE, OF_OWNER, OPTIMIZER_FILE, SEEDS_FILE, capture
+from tolariad.trainer.checkpoints.capture import capture
+from tolariad.trainer.checkpoints.files import MODEL_FILE, OF_OWNER, OPTIMIZER_FILE, SEEDS_FILE
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
-from tolariad.trainer.pruning.room import room_for_masks
 from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
-from tolariad.trainer.seeds.room import room_for_seeds
 from tolariad.trainer.seeds.slot import PATHS, Path
 
 if TYPE_CHECKING:
@@ -137,8 +136,7 @@ class SnapshotHandler:
         except NotCapturable:
             # The first checkpoint reports the same problem, with the path of the state.
             return
-        roomy = slot_bytes(live, growth=growth_of(live)) + room_for_seeds(self._setup)
-        roomy += room_for_masks(live, self._setup.settings.prune)
+        roomy = slot_bytes(live, growth=growth_of(live)) + sum(part.room(live) for part in self._setup.parts)
         self._reports.append(m.SnapshotSizeReport(size=roomy, least=slot_bytes(live)))
 
     def _take(self, order: m.TakeSnapshot, position: Position, parent: str) -> None:

@@ -18,7 +18,7 @@ from tolariad.core.calc.seeds.ledger import ShapeChange, changes_shape, germinat
 from tolariad.core.calc.seeds.stages import Stage, is_legal
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import SetupRefused
-from tolariad.trainer.orders.numbered import OrderRefused
+from tolariad.trainer.orders.numbered import Kind, OrderRefused
 from tolariad.trainer.seeds.measuring import measure, measure_isolated, measure_new, measure_slot, measure_standing
 from tolariad.trainer.seeds.sanity import sanity
 
@@ -26,10 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tolariad.core.calc.seeds.gates import SeedMeasure
-    from tolariad.trainer.architecture.handler import ArchitectureHandler
-    from tolariad.trainer.checkpoints.snapshot import Position
-    from tolariad.trainer.lr.handler import RateHandler
-    from tolariad.trainer.orders import BoundaryOrders, Link
+    from tolariad.trainer.parts.part import Orders, Trained
     from tolariad.trainer.seeds.plots import Plot
     from tolariad.trainer.setup import Setup
 
@@ -37,36 +34,15 @@ _log: Final = logging.getLogger(__name__)
 
 
 class SeedHandler:
-    """Belongs to one trainer. `position` returns the current position."""
+    """Carries out the moves of one trainer. `orders`: how, by kind."""
 
-    def __init__(
-        self,
-        setup: Setup,
-        link: Link,
-        orders: BoundaryOrders,
-        *,
-        rates: RateHandler,
-        architecture: ArchitectureHandler,
-        position: Callable[[], Position],
-    ) -> None:
+    def __init__(self, setup: Setup, trained: Trained) -> None:
         self._setup, self._garden = setup, setup.garden
-        self._reporter, self._progress = link.reporter, link.progress
-        self._rates, self._architecture = rates, architecture
-        self._position = position
-        orders.register(m.MoveSeed, self._move, repeat=self._make, after=self._moved)
-
-    def report_measures(self, epoch: int) -> None:
-        """Report the measurements of every seed with a module at the end of `epoch`."""
-        step = self._position().step
-        measures = tuple(self._measured(plot, step) for plot in self._garden.growing)
-        self._reporter.report(m.SeedsMeasuredReport(epoch=epoch, seeds=measures))
-
-    def _measured(self, plot: Plot, step: int) -> SeedMeasure:
-        try:
-            return measure(self._setup, plot, step)
-        except Exception:  # noqa: BLE001 - any code of the user's; the run goes on
-            _log.exception("seed %s cannot be measured: its module raised", plot.name)
-            return measure_standing(self._setup, plot, step)
+        self._position, self._reshaped = trained.position, trained.reshaped
+        self.orders: Orders = {
+            # A new move was answered: an optimizer may have come or gone.
+            m.MoveSeed: Kind(self._move, repeat=self._make, after=trained.regrouped)
+        }
 
     def _move(self, order: m.MoveSeed) -> m.SeedMovedReport:
         """Judge a move and make it. Raises OrderRefused, with nothing changed."""
@@ -132,7 +108,7 @@ class SeedHandler:
     def _make_or_refuse(self, order: m.MoveSeed) -> None:
         self._tried(lambda: self._make(order))
         if changes_shape(order.stage):
-            self._architecture.one_more()
+            self._reshaped()
 
     def _tried(self, call: Callable[[], Any]) -> Any:
         """Call a function that may run the code of a blueprint or of its module. Raises OrderRefused if it fails."""
@@ -160,10 +136,18 @@ class SeedHandler:
         reached("seed_moved")
         _log.info("seed %s: %s after step %d", plot.name, order.stage.name, step)
 
-    def _moved(self) -> None:
-        """A new move was answered: report the groups of an optimizer that came or went."""
-        if self._rates.regrouped:
-            self._rates.tell_groups(self._progress.step + 1)
+
+def measured(setup: Setup, step: int) -> tuple[SeedMeasure, ...]:
+    """Return the measurements of every seed with a module after step `step`."""
+    return tuple(_measured(setup, plot, step) for plot in setup.garden.growing)
+
+
+def _measured(setup: Setup, plot: Plot, step: int) -> SeedMeasure:
+    try:
+        return measure(setup, plot, step)
+    except Exception:  # noqa: BLE001 - any code of the user's; the run goes on
+        _log.exception("seed %s cannot be measured: its module raised", plot.name)
+        return measure_standing(setup, plot, step)
 
 
 def _filled(order: m.MoveSeed, plot: Plot) -> m.MoveSeed:

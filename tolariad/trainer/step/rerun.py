@@ -41,7 +41,7 @@ class Rerun:
         self.orders = list(script.orders)
         # Changes of the model's shape, whether they were made again or not.
         self.changes = script.changes
-        self._validations = script.validations
+        self._validations, self._within = script.validations, script.within
         self._compared = 0
         self._skipped = 0
         self._differing = 0
@@ -77,6 +77,19 @@ class Rerun:
     def metrics(self, epoch: int) -> dict[str, float]:
         """Return the journal's metrics of the validation after `epoch`; empty if it has none."""
         return self._validations.get(epoch, {})
+
+    @property
+    def validates(self) -> bool:
+        """Whether the journal has a validation within an epoch."""
+        return bool(self._within)
+
+    def within(self, step: int) -> dict[str, float] | None:
+        """Return the journal's metrics of the validation within an epoch after `step`; None if it has none there."""
+        return self._within.get(step)
+
+    def acts_at(self, step: int) -> bool:
+        """Return whether a boundary order of the journal acts before update `step` and is not repeated yet."""
+        return any(one.before_step == step for one in self.orders)
 
     def compare(self, report: m.StepReport) -> m.RerunReport | None:
         """Compare a step that was re-run. Return the report if it was the script's last step."""

@@ -61,6 +61,8 @@ class Stepper:
         self._audit = audit
         self._hook = hook
         self._metrics = setup.metrics
+        # Collected once: a part that does nothing after an update costs nothing in a step.
+        self._followers = tuple(one.after_update for one in setup.parts if one.after_update is not None)
         self._gives_context = gives_context
         self.position = Position(step=0, epoch=1, batch=0)
         self.rerun = Rerun(None)
@@ -203,9 +205,9 @@ class Stepper:
         return {"loss": loss}
 
     def _clear(self) -> None:
-        """After an update: the moving average follows, and the gradients go."""
-        if self._setup.average is not None:
-            self._setup.average.update()
+        """After an update: the parts that follow it do so, and the gradients go."""
+        for follow in self._followers:
+            follow()
         drop_gradients(self._setup.owners)
 
     def _report(

@@ -72,6 +72,11 @@ class GivenTask:
         """The program's own task, or None."""
         return self._task
 
+    @property
+    def workers(self) -> int:
+        """The number of processes that load the data of the training."""
+        return int(getattr(self._train_data, "num_workers", 0))
+
     def model(self, _cfg: Settings) -> nn.Module:
         """Return the program's model as it is."""
         return self._model

@@ -63,7 +63,7 @@ class _OpenGate(Gate):
 
 def _in_parts(setup: Setup, parts: Parts) -> Setup:
     """Return the setup with the work of the task and of the moving average as parts."""
-    task, step, clip, average = setup.task, setup.training_step, setup.clip, setup.average
+    task, step, clip = setup.task, setup.training_step, setup.clip
     loss = getattr(task, "loss", None)
 
     in_parts: dict[str, Any] = {}
@@ -77,8 +77,10 @@ def _in_parts(setup: Setup, parts: Parts) -> Setup:
         )
     if clip is not None:
         in_parts["clip"] = parts.around("clipping", clip)
-    if average is not None:
-        in_parts["average"] = WithParts(average, update=parts.around("average", average.update))
+    in_parts["parts"] = [
+        one if one.after_update is None else WithParts(one, after_update=parts.around(one.name, one.after_update))
+        for one in setup.parts
+    ]
     return replace(setup, **in_parts)
 
 

@@ -17,7 +17,8 @@ from tolariad.core.calc.learning_rate.curve import Shapes, column, rate, top_ste
 from tolariad.core.calc.learning_rate.schedule import LRPolicy, PlateauRule, Schedule, under_policy
 from tolariad.core.calc.learning_rate.tabulated import Tabulated, factors_of
 
-METRICS: Final = ("val_loss", "host_loss", "loss")
+VAL_LOSS: Final = "val_loss"
+METRICS: Final = (VAL_LOSS, "host_loss", "loss")
 # A smaller reduction is not made; torch calls it `eps`.
 _LEAST_REDUCTION: Final = 1e-8
 # 0.0007 x 10 is slightly below 0.007, and a user who types that means tenfold.
@@ -153,6 +154,13 @@ def after_epoch(group: Group, step: int, metric: float) -> Group:
 def metric_of(metrics: dict[str, float]) -> tuple[str, float] | None:
     """Return name and value of the metric that plateaus are judged by: `val_loss`, else `host_loss`, else `loss`."""
     return next(((name, metrics[name]) for name in METRICS if name in metrics), None)
+
+
+def plateau_metric(validated: dict[str, float], train_loss: float | None) -> tuple[str, float | None]:
+    """Return name and value of the metric by which an epoch's plateaus are judged; None if it has no value."""
+    if "loss" in validated:
+        return VAL_LOSS, validated["loss"]
+    return ("host_loss", train_loss) if train_loss is not None else ("", None)
 
 
 def carried_over(groups: Sequence[Group], known: Sequence[Group]) -> tuple[Group, ...]:

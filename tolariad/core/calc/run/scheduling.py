@@ -25,10 +25,14 @@ _QUICKEST_OF: Final = 8
 
 
 class Machine(msgspec.Struct, frozen=True, kw_only=True):
-    """The cores that this process may use, and the one that the journal's disk interrupts, if that is known."""
+    """The cores that this process may use, and the one that the journal's disk interrupts, if that is known.
+
+    `chosen_by`: who has chosen these cores among those of the machine, and wants to keep them; empty: nobody.
+    """
 
     cores: tuple[int, ...]
     disk_core: int | None = None
+    chosen_by: str = ""
 
 
 class Demand(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +62,8 @@ def plan(machine: Machine, demand: Demand) -> Plan:
     On a GPU the torch threads and the workers are mostly idle, so a core that they do not use is free. On the CPU each
     of them computes.
     """
+    if machine.chosen_by:
+        return Plan(why=f"{machine.chosen_by} has chosen its cores itself, and keeps them")
     cores = len(machine.cores)
     busy = demand.threads if demand.on_gpu else demand.threads + demand.workers
     if busy >= cores:

@@ -53,6 +53,8 @@ FREE: Final = (
     "signals",
     # A stage that has begun is in the journal.
     "stages",
+    # A re-run validates where the journal has a validation.
+    "validate",
     # Every answer is recorded with the orders that it led to.
     "strategy",
     "integration",

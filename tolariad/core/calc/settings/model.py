@@ -222,7 +222,22 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     patience: Annotated[
         units.Epochs | None,
-        Meta(description="end after so many epochs without a better validation, by `keep_best`, otherwise by loss"),
+        Meta(
+            description="end after so many validations in a row without a better one, by `keep_best`, otherwise by "
+            "loss; without `validate.every_steps` these are epochs"
+        ),
+    ] = None
+
+
+class Validate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Validations within an epoch, in addition to the one after each epoch."""
+
+    every_steps: Annotated[
+        units.Positive | None,
+        Meta(
+            description="steps between two validations, counted from the run's beginning; `stop.patience`, `keep_best` "
+            "and the policy `morpho_adaptive` judge each of them; absent: none within an epoch"
+        ),
     ] = None
 
 
@@ -305,13 +320,15 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Meta(description="torch's deterministic algorithms; absent: strict on the CPU, warn on CUDA"),
     ] = None
     trainer: Annotated[
-        Literal["process", "thread"], Meta(description="run the training loop in its own process or in a thread")
+        Literal["process", "thread"],
+        Meta(description="the training loop has a process of its own; `thread`, of earlier versions, means the same"),
     ] = "process"
     on_death: Annotated[
         Literal["fail", "skip_batch"],
         Meta(description="if the trainer dies at the same batch again and again: fail the run, or skip the batch"),
     ] = "fail"
     stop: Stop = Stop()
+    validate: Validate = Validate()
     signals: SignalSettings = SignalSettings()
     learning_rate: LearningRate = LearningRate()
     optimizer: Optimizer = Optimizer()
@@ -329,7 +346,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     keep_best: Annotated[
         units.MetricName | None,
         Meta(
-            description="metric of the validation; the checkpoint of its best epoch is never deleted: `loss`, "
+            description="metric of the validation; the checkpoint of the best one is never deleted: `loss`, "
             "`accuracy`, `NAME:min` or `NAME:max`",
         ),
     ] = None

@@ -104,13 +104,15 @@ class LearningRate(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
         float, Meta(gt=0, lt=1, description="policy `morpho_adaptive`: a plateau multiplies the rate by this")
     ] = 0.1
     plateau_patience: Annotated[
-        units.EpochCount, Meta(description="policy `morpho_adaptive`: epochs without improvement before a reduction")
+        units.EpochCount,
+        Meta(description="policy `morpho_adaptive`: epochs, or validations, without improvement before a reduction"),
     ] = 10
     plateau_threshold: Annotated[
         units.Fraction, Meta(description="policy `morpho_adaptive`: least relative improvement of the metric")
     ] = 1e-4
     plateau_cooldown: Annotated[
-        units.EpochCount, Meta(description="policy `morpho_adaptive`: epochs after a reduction that are not counted")
+        units.EpochCount,
+        Meta(description="policy `morpho_adaptive`: epochs, or validations, after a reduction that are not counted"),
     ] = 0
 
 

@@ -29,9 +29,17 @@ def _stepped(e: m.StepCompleted) -> str:
     return f"Step {e.step} of epoch {e.epoch}: loss {e.loss:.6g}{norm}, learning rate {e.lr:.6g}."
 
 
+def _place(e: m.ValidationBegun | m.ValidationFinished) -> str:
+    return f"after step {e.step}, in epoch {e.epoch}" if e.batch else f"after epoch {e.epoch}"
+
+
 def _validated(e: m.ValidationFinished) -> str:
     named = (f"{name} {value:.6g}" for name, value in e.metrics.items())
-    return f"Validation after epoch {e.epoch}: {listed(named) or 'no metrics'} ({counted(e.samples, 'sample')})."
+    return f"Validation {_place(e)}: {listed(named) or 'no metrics'} ({counted(e.samples, 'sample')})."
+
+
+def _improved(e: m.ValidationImproved) -> str:
+    return f"{f'Step {e.step}' if e.batch else f'Epoch {e.epoch}'} is the best so far: {e.metric} {e.value:.6g}."
 
 
 SENTENCES: Final[Sentences] = {
@@ -40,9 +48,9 @@ SENTENCES: Final[Sentences] = {
     m.StepSkipped: _skipped,
     m.EpochStarted: "Epoch {e.epoch} began.",
     m.EpochFinished: "Epoch {e.epoch} ended at step {e.step}: mean loss {e.train_loss:.6g}, {e.seconds:.3g} s.",
-    m.ValidationBegun: "The validation after epoch {e.epoch} began.",
+    m.ValidationBegun: lambda e: f"The validation {_place(e)} began.",
     m.ValidationFinished: _validated,
-    m.ValidationAborted: "The validation after epoch {e.epoch} did not end{why}",
-    m.ValidationImproved: "Epoch {e.epoch} is the best so far: {e.metric} {e.value:.6g}.",
+    m.ValidationAborted: "The validation of epoch {e.epoch} did not end{why}",
+    m.ValidationImproved: _improved,
     m.LimitReached: "The training ended at step {e.step} of epoch {e.epoch}, by the limit on {e.limit.value}.",
 }

@@ -129,7 +129,11 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(m.StepReport, steps.stepped, makes=(m.StepCompleted, m.ReportRefused)),
     on(m.MetricsNamedReport, steps.metrics_named, makes=(m.MetricsNamed, m.ReportRefused)),
     on(m.StepSkippedReport, steps.skipped, makes=(m.InstabilityDetected, m.StepSkipped, m.ReportRefused)),
-    on(m.ValidationReport, steps.validated, makes=(m.ValidationFinished,)),
+    on(
+        m.ValidationReport,
+        *(steps.validated, checkpoints.of_validation_again, boundary.go_on_validated_again),
+        makes=(m.ValidationFinished, m.CheckpointBegun),
+    ),
     on(
         m.EpochReport,
         steps.epoch_finished,
@@ -246,10 +250,22 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             m.StrategyAsked,
         ),
     ),
+    # Within an epoch the best one's Branch is saved with ValidationImproved, after all that changes the Branch.
     on(
         m.ValidationFinished,
         *(run_limit.after_validation, pruning_window.judge_accuracy, health_detection.after_validation),
-        makes=(m.ValidationImproved, m.RunFailed, m.MaskSetPassed, m.MaskSetRejected, m.InstabilityDetected),
+        *(rates.plateaus_within, run_limit.after_validation_within),
+        *(checkpoints.after_validation, boundary.go_on_validated),
+        makes=(
+            m.PlateauReached,
+            m.ValidationImproved,
+            m.LimitReached,
+            m.RunFailed,
+            m.MaskSetPassed,
+            m.MaskSetRejected,
+            m.InstabilityDetected,
+            m.CheckpointBegun,
+        ),
     ),
     # -- the trainer ---------------------------------------------------------------------------------------------------
     on(m.TrainerStarted, trainer.unwanted),

@@ -9,33 +9,38 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tolariad.core import messages as m
-from tolariad.trainer.orders.numbered import OrderRefused
+from tolariad.trainer.orders.numbered import Kind, OrderRefused
+from tolariad.trainer.parts.part import Part, Restoring, State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from tolariad.trainer.checkpoints.snapshot import Position
-    from tolariad.trainer.orders.numbered import BoundaryOrders
+    from tolariad.trainer.parts.part import Orders, Trained
 
 
-class StrategyState:
+class StrategyPart(Part):
     """The bytes; empty if the run has no strategy, or it has nothing to remember."""
 
+    name = "strategy"
+
     def __init__(self) -> None:
-        self.state = b""
+        self._held = b""
 
-    def restored(self, state: bytes) -> None:
-        """Hold the bytes of a capture."""
-        self.state = state
+    @property
+    def span(self) -> str:
+        return "strategy" if self._held else "rest"
 
-    def obey(self, orders: BoundaryOrders, position: Callable[[], Position]) -> None:
-        """Take new bytes from the daemon's orders. `position`: the place of training."""
+    def state(self) -> State:
+        # Absent without a strategy: such checkpoints are the same as those of older versions.
+        return State({"strategy": self._held} if self._held else {})
 
+    def load(self, held: Restoring) -> None:
+        self._held = held.entry("strategy") or b""
+
+    def orders(self, trained: Trained) -> Orders:
         def keep(order: m.KeepStrategyState) -> None:
-            at = position()
+            at = trained.position()
             if (at.epoch, at.batch) != (order.epoch + 1, 0):
                 # A rollback came between: the state belongs to the branch that was left.
                 raise OrderRefused(f"it is of the end of epoch {order.epoch}, and training is in epoch {at.epoch}")
-            self.state = order.state
+            self._held = order.state
 
-        orders.register(m.KeepStrategyState, keep)
+        return {m.KeepStrategyState: Kind(keep)}
