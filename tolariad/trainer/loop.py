@@ -83,7 +83,7 @@ class Trainer:
             setup,
             self._checkpoints,
             run_id,
-            paced=Paces(throttle, link.progress, end.page, lambda: self.stopwatch.usual_step_s),
+            paced=Paces(throttle, end.page, lambda: self.stopwatch),
             keep_free=kept_free(run_dir, settings.journal.segment_bytes),
         )
         self._snapshots = SnapshotHandler(setup, ring)
