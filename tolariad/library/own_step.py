@@ -139,11 +139,11 @@ class LoopStep:
             except RuntimeError as error:
                 if not is_second_pass(error):
                     raise
-                if not (first and has_gradients(owners)):
-                    what = "the backward pass of this loss was made before run.step(loss), and its gradients are gone"
-                    raise LoopMisused(f"{what}. {_OWN}") from error
-                # A look that was not thorough has missed them.
-                self._is_own = True
+                if first and has_gradients(owners):
+                    self._is_own = True
+                    return loss.detach()
+                what = "the backward pass of this loss was made before run.step(loss), and its gradients are gone"
+                raise LoopMisused(f"{what}. {_OWN}") from error
         if self._setup.scaling is not None:
             raise LoopMisused(f"precision fp16 scales the loss in run.step(loss), before the backward pass. {_OWN}")
         number = torch.as_tensor(loss) if isinstance(loss, int | float) else loss
