@@ -17,7 +17,7 @@ from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.lr.source_lines import of_assignment, of_call
 from tolariad.trainer.rollback import RollbackCommitted
 from tolariad.trainer.step.closures import Closure, needs_closure
-from tolariad.trainer.step.gradients import StrayGradients, add_gradients, has_gradients, numbers_of, scalar
+from tolariad.trainer.step.gradients import add_gradients, has_gradients, numbers_of, scalar
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.tasks.given import codes_of
 from tolariad.trainer.torch_private.graphs import is_second_pass, was_used
@@ -59,7 +59,6 @@ class LoopStep:
         if not isinstance(trainer.stepper, StepperOfUpdates):
             raise TypeError("this trainer was made for a task; this is a defect, please report it")
         self._stepper, self._setup, self._watch = trainer.stepper, trainer.setup, trainer.stopwatch
-        self._strays = StrayGradients(trainer.setup.owners)
         self._at = _At.NONE
         # Of the step that is due: the number of its micro-batches, and the losses of those that are done.
         self._parts = 1
@@ -130,8 +129,7 @@ class LoopStep:
         """Run the backward pass of a micro-batch, unless the loop has done that. Return the loss without its graph."""
         owners, parts, first = self._setup.owners, self._parts, not self._losses
         if first:
-            has_graph = isinstance(loss, torch.Tensor) and loss.requires_grad
-            self._is_own = self._strays.are_there() if has_graph else has_gradients(owners)
+            self._is_own = has_gradients(owners)
         if not self._is_own:
             loss = scalar(loss, "step(loss): the loss must be")
             try:
@@ -139,9 +137,6 @@ class LoopStep:
             except RuntimeError as error:
                 if not is_second_pass(error):
                     raise
-                if first and has_gradients(owners):
-                    self._is_own = True
-                    return loss.detach()
                 what = "the backward pass of this loss was made before run.step(loss), and its gradients are gone"
                 raise LoopMisused(f"{what}. {_OWN}") from error
         if self._setup.scaling is not None:

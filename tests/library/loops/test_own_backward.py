@@ -14,8 +14,6 @@ from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core import messages as m
 from tolariad.library import LoopMisused
-from tolariad.trainer.optim.owners import Owner
-from tolariad.trainer.step.gradients import StrayGradients
 
 EPOCHS, BATCH = 2, 12
 
@@ -117,33 +115,3 @@ def test_where_it_is_not_clear_whose_gradients_count_the_error_says_what_to_do(t
         loop()
     for word in ("loss.detach()", "zero_grad", "`accumulate`", "clip_gradients"):
         assert word in str(raised.value)
-
-
-def test_a_look_for_stray_gradients_is_thorough_at_first_and_then_spread_over_the_model():
-    """One that the look misses is found later; those of a whole model never are missed."""
-    parameters = [nn.Parameter(torch.zeros(1)) for _ in range(150)]
-    strays = StrayGradients([Owner("", torch.optim.SGD(parameters, lr=0.1))])
-    assert not any(strays.are_there() for _ in range(99))
-    parameters[77].grad = torch.ones(1)
-    assert strays.are_there()
-    found = [strays.are_there() for _ in range(900)]
-    assert (found[-1], sum(found)) == (True, 1)
-    parameters[-1].grad = torch.ones(1)
-    assert strays.are_there()
-
-
-@pytest.mark.parametrize("gives", [torch.Tensor.detach, lambda loss: loss], ids=["alone", "used"])
-def test_gradients_of_a_part_that_a_look_misses_are_used_all_the_same(tmp_path, monkeypatch, gives):
-    """Its loss tells that the loop has made the backward pass."""
-    monkeypatch.setattr(StrayGradients, "are_there", lambda self: False)
-    model, losses = network(), []
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = Tolaria(configured(learning_rate={}), run_dir=tmp_path / "run").run(model, optimizer, batches())
-    for _ in run.epochs(1):
-        for inputs, targets in run.batches():
-            loss = cross_entropy(model(inputs), targets)
-            loss.backward()
-            losses.append(loss.item())
-            run.step(gives(loss))
-    assert [one.loss for one in of(events_of(tmp_path / "run"), m.StepCompleted)] == losses
-    assert losses[-1] != losses[0]

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
 
 _ZERO_GRAD: Final = torch.optim.Optimizer.zero_grad
-_THOROUGH_AT_FIRST: Final = 100
-_THOROUGH_EACH: Final = 1000
-_FEW: Final = 7
 
 
 def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Measured | InFlight:
@@ -122,31 +119,6 @@ def has_gradients(owners: Sequence[Owner]) -> bool:
     return any(
         p.grad is not None for owner in owners for group in owner.optimizer.param_groups for p in group["params"]
     )
-
-
-class StrayGradients:
-    """Looks before each step of a loop whether gradients are there that the step did not make.
-
-    All parameters are looked at in the first steps, and then in one of so many. In between it is a few, spread over the
-    model: 150 parameters take 15 us, and a loop that leaves gradients does so again and again.
-    """
-
-    def __init__(self, owners: Sequence[Owner]) -> None:
-        self._owners, self._looks = owners, 0
-        self._few: tuple[torch.Tensor, ...] = ()
-
-    def are_there(self) -> bool:
-        """Return whether a parameter has a gradient, as far as this look goes."""
-        self._looks += 1
-        if self._looks <= _THOROUGH_AT_FIRST or self._looks % _THOROUGH_EACH == 0:
-            every = [p for owner in self._owners for group in owner.optimizer.param_groups for p in group["params"]]
-            self._few = (*every[:: -(-len(every) // _FEW) or 1], *every[-1:])
-            return has_gradients(self._owners)
-        # A loop: `any` would make a generator.
-        for one in self._few:  # noqa: SIM110
-            if one.grad is not None:
-                return True
-        return False
 
 
 def _backward(setup: Setup, batch: Any, parts: int, step: int) -> torch.Tensor:
