@@ -163,8 +163,8 @@ _BY_HAND_HEAD = """\
 ## Twelve scripts of other kinds
 
 Twelve more were written as a stranger would, and then moved to the loop by these pages alone. They are not in the
-tests. Each was killed twice while it checkpoints without a pause, and the first six of the table also with a
-checkpoint at its begin only. The first two were killed four more times: at a boundary, and while the files of a
+tests. Each was killed twice; the first six of the table while they checkpoint without a pause, and again with a
+checkpoint at their begin only. The first two were killed four more times: at a boundary, and while the files of a
 checkpoint were being written. All ended with the bits of the undisturbed run.
 
 """

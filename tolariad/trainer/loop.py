@@ -286,9 +286,9 @@ class Trainer:
         while not self._is_over and (group := self._fetch.of_step(batches)):
             before = self.step
             yield group
-            if self.validations.is_due(before) or self.validations.waits:
+            if self.validations.waits or self.validations.is_due(before):
                 with self.stopwatch.standing():
-                    self._validate_within(before)
+                    self._validate_within()
             self._insurer.saw(group, self.step)
             if not (self._is_loop and self.stepper.position.batch == self.setup.train.batches):
                 self._stop()
@@ -362,9 +362,9 @@ class Trainer:
             self._reporter.report(m.RatesStandingReport(rates=self.setup.standing))
         self.stages.tend()
 
-    def _validate_within(self, before: int) -> None:
+    def _validate_within(self) -> None:
         """Validate within the epoch, unless a user's loop has done that; then wait until it is recorded."""
-        if not self.validations.waits and self.validations.is_due(before):
+        if not self.validations.waits:
             self.validations.within_epoch()
         self.validations.wait()
 

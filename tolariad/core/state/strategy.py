@@ -119,7 +119,7 @@ def _voted(s: Strategy, e: m.StrategyVoted, _: m.Cause) -> Strategy:
 def _rollback(s: Strategy, e: m.RollbackRequested, _: m.Cause) -> Strategy:
     if e.actor is None or e.actor.program != PROGRAM:
         return s
-    step = storable(e.step + e.given_up)
+    step = storable(e.step + (e.given_up or 0))
     is_new = step > s.back_from or not s.times_back
     times = 1 if is_new else s.times_back + 1
     return replace(s, rollbacks=s.rollbacks + 1, back_from=max(step, s.back_from), times_back=times)

@@ -206,8 +206,10 @@ class Stepper:
 
     def _clear(self) -> None:
         """After an update: the parts that follow it do so, and the gradients go."""
-        for follow in self._followers:
-            follow()
+        # Ask first: a loop over nothing takes twice as long as the question.
+        if self._followers:
+            for follow in self._followers:
+                follow()
         drop_gradients(self._setup.owners)
 
     def _report(

@@ -119,6 +119,11 @@ def in_words(drop: float, metric: str) -> str:
     return f"the accuracy falls by {drop:.4f}" if metric == ACCURACY else f"the loss rises by {drop:.4f} of what it is"
 
 
+def _begun(clause: str) -> str:
+    """Return the clause as the beginning of a sentence."""
+    return f"{clause[0].upper()}{clause[1:]}"
+
+
 def judge(measured: MaskMeasure, prune: Prune, metric: str = ACCURACY) -> MaskVerdict:
     """Return the verdict on masks. One reason against them is enough for NO_GO. `metric`: what was measured."""
     against = tuple(_against(measured, prune, metric))
@@ -143,7 +148,7 @@ def _against(measured: MaskMeasure, prune: Prune, metric: str) -> Iterator[str]:
     drop = measured.accuracy_before - measured.accuracy
     most = accuracy_limit(prune, measured.accuracy_before, measured.spread, measured.samples)
     if drop > most:
-        yield f"T{in_words(drop, metric)[1:]}; at most {most:.4f} are allowed."
+        yield f"{_begun(in_words(drop, metric))}; at most {most:.4f} are allowed."
     ratio = _ratio(measured.gradient_norm, measured.gradient_norm_before)
     if ratio > limits.gradient_ratio:
         yield f"The gradient norm grows {ratio:.3g} times; at most {limits.gradient_ratio:g} times are allowed."
@@ -154,7 +159,7 @@ def _against(measured: MaskMeasure, prune: Prune, metric: str) -> Iterator[str]:
 def _doubts(measured: MaskMeasure, prune: Prune, metric: str) -> Iterator[str]:
     drop, margin = measured.accuracy_before - measured.accuracy, _margin(measured, prune.safety)
     if drop > margin:
-        yield f"T{in_words(drop, metric)[1:]}, more than {margin:.4f}."
+        yield f"{_begun(in_words(drop, metric))}, more than {margin:.4f}."
     ratio = _ratio(measured.gradient_norm, measured.gradient_norm_before)
     if ratio > prune.safety.gradient_norm:
         yield f"The gradient norm grows {ratio:.3g} times, more than {prune.safety.gradient_norm:g} times."
