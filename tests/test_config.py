@@ -221,17 +221,18 @@ def test_a_mapping_given_to_load_is_left_as_it_was():
 @pytest.mark.parametrize(
     ("detect", "acts"),
     [
-        ({}, (True, False, False)),
-        ({"rollback": True}, (True, True, False)),
-        ({"rollback": False}, (False, False, False)),
-        ({"halt": True}, (True, True, True)),
-        ({"act": False, "rollback": True}, (False, True, False)),
+        ({}, (True, True, True, False)),
+        ({"rollback": True}, (True, True, True, False)),
+        ({"rollback": False}, (False, True, True, False)),
+        ({"trial": False}, (True, True, False, False)),
+        ({"halt": True}, (True, True, True, True)),
+        ({"act": False, "rollback": True}, (False, True, True, False)),
     ],
 )
-def test_by_default_only_what_is_not_finite_leads_back(detect, acts):
-    """Who asks for rollbacks, or for the halt after them, gets them for finite values too."""
+def test_by_default_findings_are_acted_on_and_no_finite_value_halts(detect, acts):
+    """What is finite is insured and tried both ways; who wants no rollback, no trial, or a halt says so."""
     policy = policy_of(load({"tolaria": {"detect": detect}}))
-    assert (policy.detect_rollback, policy.detect_finite, policy.detect_halt) == acts
+    assert (policy.detect_rollback, policy.detect_finite, policy.detect_trial, policy.detect_halt) == acts
 
 
 def test_the_resolved_form_is_a_configuration(write):

@@ -31,25 +31,29 @@ def test_a_dead_run_has_no_pid_no_speed_and_no_ages(recorder):
     assert shown.trainer.alive is False
 
 
-def test_the_status_says_in_one_line_what_the_detector_does_not_act_on(recorder):
-    """By default finite values; all with `detect.rollback: false`. No line if it acts, or if the run is over."""
-    run = recorder.state.run
+def test_the_status_says_in_one_line_what_the_detector_does_not_act_on_and_what_is_kept(recorder):
+    """No line if it acts and nothing is kept, or if the run is over. What is kept has the command that goes back."""
 
     def line(**policy: bool) -> list[str]:
+        run = recorder.state.run
         known = replace(run, policy=replace(run.policy, **policy))
         shown = run_status(replace(recorder.state, run=known), "/r", facts(recorder))
         return [one for one in status_lines(msgspec.to_builtins(shown)) if "  detector " in one]
 
-    (told,) = line(detect_finite=False)
-    assert told == (
-        "  detector    rolls back only if a value is not finite; a finite rise is only recorded (detect.rollback)"
-    )
     (told,) = line(detect_rollback=False)
     assert "only recorded" in told
     assert line() == []
+    recorder.record(m.StatePinned(checkpoint="c000002", step=3, why="lost: loss 3 at step 9"))
+    (told,) = line()
+    assert (
+        told
+        == "  detector    has gone back from a rise, and keeps c000002 (step 3) as a way back: lost: loss 3 at step 9"
+    )
+    recorder.record(m.HeldOnTo(checkpoint="c000002", step=3, why="2 returns did not help"))
+    (told,) = line()
+    assert told.endswith("`tolaria rollback RUN --to c000002` goes back there")
     recorder.record(m.RunCompleted(step=1, epochs=1, checkpoint=""))
-    run = recorder.state.run
-    assert line(detect_finite=False) == []
+    assert line(detect_rollback=False) == []
 
 
 def test_the_status_shows_the_newest_announced_stage(recorder):

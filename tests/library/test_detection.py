@@ -17,6 +17,7 @@ from tests.library.small import Hooks, bits, data, loaders, made, network
 from tests.recorded import Stop, dies_at, events_of, findings, of, sound
 from tolariad import TrainingResult
 from tolariad.core import messages as m
+from tolariad.core.calc.detection.comparison import Judgement
 from tolariad.forensics.why import why
 from tolariad.trainer import build
 from tolariad.trainer.checkpoints.restore import load
@@ -141,9 +142,9 @@ def train_long(
 ) -> list[m.Event]:
     """Run with one order of rate `hot`, or one death at `die_at` after a rollback. Return its events.
 
-    Findings of finite values lead to rollbacks, unless `config` says otherwise.
+    Findings of finite values are insured, unless `config` says otherwise.
     """
-    acting = {"checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}, "detect": {"rollback": True}}
+    acting = {"checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}}
     tolaria = made(run_dir, **{**acting, **config})
 
     def once(name: str) -> bool:
@@ -191,31 +192,45 @@ def test_a_run_whose_gradients_grow_while_its_loss_falls_goes_on(tmp_path):
     assert len(of(events, m.StepCompleted)) == LONG_EPOCHS * STEPS_PER_EPOCH - 4
 
 
-HOT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "max_order_factor": 0}}
+# A rate that is ordered announces itself, so the run has to see an explosion, and then the whole watch.
+HOT = {"learning_rate": {"base_lr": 0.01, "warmup_epochs": 0, "max_order_factor": 0}, "epochs": 36}
 
 
 @pytest.fixture(scope="module")
 def hot(tmp_path_factory):
-    """Return bits and events of a run in which a rate of 1000 is ordered."""
-    model = network()
-    events = train_long(tmp_path_factory.mktemp("hot") / "run", model=model, hot=1000.0, **HOT)
-    return bits(model), events
+    """Return bits, events and journal of a run in which a rate of 1000 is ordered."""
+    model, run_dir = network(), tmp_path_factory.mktemp("hot") / "run"
+    events = train_long(run_dir, model=model, hot=1000.0, **HOT)
+    return bits(model), events, run_dir / "journal"
 
 
 def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, hot):
-    """The loss explodes; the run rolls back to before the order and skips the suspected batches, in one chain of
-    causes.
+    """The loss explodes; a state from before is kept and compared. The run still learnt fast, so its usual loss tells
+    little: both ways are tried. The run rolls back to before the order and skips the suspected batches, in one chain of
+    causes. That is the better way, and the run ends with the bits of one that never met them.
     """
-    parameters, events = hot
-    (back,) = of(events, m.RolledBack)
-    (found,) = [one for one in of(events, m.InstabilityDetected) if one.asks]
+    parameters, events, journal = hot
+    (pinned, other), (back,) = of(events, m.StatePinned), of(events, m.RolledBack)
+    compared, again = of(events, m.StatesCompared)
+    found = events[pinned.cause - 1]
+    batches = [one.batches for one in of(events, m.QuarantineAdded)]
 
     assert found.finding.value == "explosion"
+    assert (compared.judgement, again.went_on) == (Judgement.UNCLEAR, False)
+    assert compared.newest.now > 1e6 > 1.0 > compared.newest.pinned
+    assert back.checkpoint == pinned.checkpoint
     assert back.step < HOT_AT
-    assert back.root == events.index(found) + 1
+    assert {one.root for one in (back, pinned, other, compared, again)} == {events.index(found) + 1}
+    # Within the watch, the batches of the comparison, and those until it could begin.
+    assert compared.step - found.step <= 128 + 40
+    assert sum(one.last - one.first + 1 for one in batches) == 8
+    told = why(Reader(journal), "rollback")
+    types = [link.fields["type"] for link in (*told.causes, told.event)]
+    assert types[:1] == ["InstabilityDetected"]
+    assert types[-3:] == ["EmergencyRaised", "RollbackBegun", "RolledBack"]
+    assert {one.checkpoint for one in of(events, m.PinReleased)} == {pinned.checkpoint, other.checkpoint}
     model = network()
-    batches = [one.batches for one in of(events, m.QuarantineAdded)]
-    train_long(tmp_path / "run", model=model, quarantine=batches)
+    train_long(tmp_path / "run", model=model, quarantine=batches, epochs=HOT["epochs"])
     assert bits(model) == parameters
 
 
@@ -225,7 +240,7 @@ def test_a_rate_ordered_far_too_high_is_gone_back_from(tmp_path, hot):
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_another(
     tmp_path, hot, monkeypatch, damage, why
 ):
-    """The live trainer verifies before it copies a byte; a new trainer gives the same bits."""
+    """The live trainer verifies before it copies a byte; an older target gives the same bits."""
     struck: list[str] = []
 
     def load_damaged(folder, *given):
@@ -242,6 +257,7 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_run_goes_back_to_anothe
     assert (rejected.id, rejected.file) == (struck[0], "model-00000.safetensors")
     assert re.search(why, rejected.why)
     assert back.checkpoint != rejected.id
+    assert back.step < HOT_AT
     assert bits(model) == hot[0]
 
 
@@ -249,7 +265,7 @@ def test_a_death_after_the_way_back_changes_nothing(tmp_path, hot):
     """The re-run is on the new branch and skips the same batches."""
     # The epoch's last step on that branch: after the batches passed over, and before the next checkpoint.
     with pytest.raises(InterruptedError):
-        train_long(tmp_path / "run", model=network(), hot=1000.0, die_at=84, **HOT)
+        train_long(tmp_path / "run", model=network(), hot=1000.0, die_at=88, **HOT)
     died = events_of(tmp_path / "run")
     model = network()
     events = train_long(tmp_path / "run", model=model, hot=1000.0, **HOT)
@@ -261,27 +277,26 @@ def test_a_death_after_the_way_back_changes_nothing(tmp_path, hot):
     assert bits(model) == hot[0]
 
 
-@pytest.mark.parametrize(("samples", "rollbacks"), [(12, 0), (36, 1)])
-def test_a_poisoned_batch_is_skipped_and_a_loss_that_explodes_leads_back_and_past_it(tmp_path, samples, rollbacks):
-    """One bad batch in the eleventh epoch is a spike; the third of three in a row is a divergence."""
+@pytest.mark.parametrize("samples", [12, 36])
+def test_poisoned_batches_are_skipped_and_what_was_kept_for_them_is_released(tmp_path, samples):
+    """One bad batch in the eleventh epoch is a spike. The third of three in a row is an explosion: a state is kept, the
+    loss comes down by itself, and the state is released. The run never goes back, and ends as one that never met them.
+    """
     model, other = plain(), plain()
-    events = train_long(tmp_path / "run", model=model, dataset=Glitching(10 * 96 + 25, samples))
-    backs = of(events, m.RolledBack)
-    branch = backs[-1].branch if backs else 0
-    skips = [one for one in of(events, m.StepSkipped) if one.branch == branch]
+    events = train_long(tmp_path / "run", model=model, dataset=Glitching(10 * 96 + 25, samples), epochs=20)
+    skips = of(events, m.StepSkipped)
     (tmp_path / "other").mkdir()
     batches = [m.Batches(one.epoch, one.batch, one.batch) for one in skips]
-    train_long(tmp_path / "other" / "run", model=other, quarantine=batches)
+    train_long(tmp_path / "other" / "run", model=other, quarantine=batches, epochs=20)
 
-    told = why(Reader(tmp_path / "run" / "journal"), "rollback" if rollbacks else "spike")
+    told = why(Reader(tmp_path / "run" / "journal"), "spike")
     types = [link.fields["type"] for link in (*told.causes, told.event, *told.consequences)]
 
-    assert len(backs) == rollbacks
-    assert types[:2] == (
-        ["InstabilityDetected", "EmergencyRaised"] if rollbacks else ["InstabilityDetected", "StepSkipped"]
-    )
-    assert of(events, m.StepSkipped)[0].reason is m.SkipReason.SPIKE
-    assert {one.reason for one in skips} == ({m.SkipReason.QUARANTINED} if backs else {m.SkipReason.SPIKE})
+    assert not of(events, m.RolledBack, m.QuarantineAdded)
+    assert types[:2] == ["InstabilityDetected", "StepSkipped"]
+    assert [one.reason for one in skips] == [m.SkipReason.SPIKE] * (samples // 12)
+    assert [one.why for one in of(events, m.PinReleased)] == ["the loss came down by itself"] * (samples == 36)
+    assert len(of(events, m.StatePinned)) == len(of(events, m.PinReleased))
     assert bits(model) == bits(other)
 
 
@@ -289,20 +304,20 @@ def test_where_batches_are_not_to_be_skipped_the_end_is_that_of_the_calm_run(tmp
     """With `rollback.skip_batches: false` only the order is undone."""
     model, calm = network(), network()
     events = train_long(tmp_path / "run", model=model, hot=1000.0, rollback={"skip_batches": False}, **HOT)
-    train_long(tmp_path / "calm", model=calm)
+    train_long(tmp_path / "calm", model=calm, epochs=HOT["epochs"])
 
     assert len(of(events, m.RolledBack)) == 1
     assert bits(model) == bits(calm)
 
 
 def test_where_nothing_is_to_be_done_the_run_goes_on_and_the_journal_says_what_was_seen(tmp_path):
-    """With `detect.act: false` no batch is skipped, there is no rollback, and each finding waits for its answer."""
-    events = train_long(tmp_path / "run", model=network(), hot=1000.0, detect={"act": False}, **HOT)
+    """With `detect.act: false` no batch is skipped, nothing is kept or gone back for; each finding gets its answer."""
+    hot = {**HOT, "epochs": LONG_EPOCHS}
+    events = train_long(tmp_path / "run", model=network(), hot=1000.0, detect={"act": False}, **hot)
 
     assert of(events, m.StepCompleted)[-1].step == LONG_EPOCHS * STEPS_PER_EPOCH
     assert findings(events)
-    assert not of(events, m.RolledBack)
-    assert not of(events, m.StepSkipped)
+    assert not of(events, m.RolledBack, m.StatePinned, m.StepSkipped)
 
 
 def test_where_numbers_arrive_a_step_late_nothing_is_skipped_and_what_is_not_finite_leads_back(tmp_path, monkeypatch):
@@ -314,11 +329,18 @@ def test_where_numbers_arrive_a_step_late_nothing_is_skipped_and_what_is_not_fin
     found, *behind = findings(events)
     assert all((one.finding, one.asks) == (found.finding, False) and one.step > found.step for one in behind), behind
     (back,) = of(events, m.RolledBack)
-    (added,) = of(events, m.QuarantineAdded)
+    put = {(one.batches.epoch, at) for one in of(events, m.QuarantineAdded) for at in span(one.batches)}
 
-    assert (found.finding.value, found.asks, found.batch) == ("non_finite", False, added.batches.last)
+    assert (found.finding.value, found.asks) == ("non_finite", False)
+    assert (found.epoch, found.batch) in put
+    assert len(put) == 8
     assert back.step < found.step
-    assert [(one.reason, one.epoch, one.batch) for one in of(events, m.StepSkipped)] == [
-        (m.SkipReason.QUARANTINED, found.epoch, found.batch)
-    ]
+    skips = of(events, m.StepSkipped)
+    assert {one.reason for one in skips} == {m.SkipReason.QUARANTINED}
+    assert {(one.epoch, one.batch) for one in skips} == put
     assert all(tensor.isfinite().all() for tensor in model.state_dict().values())
+
+
+def span(batches: m.Batches) -> range:
+    """The batches of its epoch that an entry names."""
+    return range(batches.first, batches.last + 1)

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from tests.recorded import events_of, findings, of
 from tolariad import Tolaria
 from tolariad.core import messages as m
+from tolariad.core.calc.detection.comparison import Judgement
 
 BATCH, STEPS, SIDE = 64, 800, 16
 CONFIG = {
@@ -23,8 +24,6 @@ CONFIG = {
     "checkpoint_interval_epochs": 1,
     "journal": {"sync": "batch"},
     "budgets": {"act": False},
-    # By default nothing that is finite would be acted on.
-    "detect": {"rollback": True},
 }
 
 
@@ -81,7 +80,7 @@ class TwoTasks:
         return 5.0 * found if second[0] else found
 
 
-def train(run_dir, data: TensorDataset, *, model=None, task=None, **config):
+def train(run_dir, data: TensorDataset, *, model=None, task=None, validation=None, **config):
     """Return the model and the events."""
     if model is None:
         torch.manual_seed(3)
@@ -89,7 +88,8 @@ def train(run_dir, data: TensorDataset, *, model=None, task=None, **config):
     tolaria = Tolaria({"tolaria": {**CONFIG, **config}}, run_dir=run_dir)
     # Whole batches: to take one from many samples would be half of a step's time.
     batches = TensorDataset(*(one.view(-1, BATCH, *one.shape[1:]) for one in data.tensors))
-    result = tolaria.train(model, DataLoader(batches, batch_size=None), None, 1, task=task)
+    held = None if validation is None else DataLoader(validation, 4 * BATCH)
+    result = tolaria.train(model, DataLoader(batches, batch_size=None), held, 1, task=task)
     assert result.phase == "completed"
     return model, events_of(run_dir)
 
@@ -104,13 +104,28 @@ def assert_left_alone(events) -> None:
 
 @pytest.mark.parametrize("made", [swinging, harder], ids=lambda made: made.__name__)
 def test_a_healthy_run_whose_loss_swings_or_rises_in_stages_is_left_alone(tmp_path, made):
-    """The loss changes by a third and more in a few steps, again and again, because the data does."""
-    _, events = train(tmp_path / "run", made())
+    """The loss changes by a third and more in a few steps, again and again, because the data does. Where that loses
+    nearly all that the loss had come down, the comparison shows that the network still answers the validation.
+    """
+    _, events = train(tmp_path / "run", made(), validation=plain(8))
     losses = torch.tensor([one.loss for one in of(events, m.StepCompleted)])[199:]
     levels = losses[: len(losses) // 30 * 30].view(-1, 30).mean(1)
 
     assert levels.max() > 1.3 * levels.min()
+    assert {one.judgement for one in of(events, m.StatesCompared)} <= {Judgement.CHANGED}
+    assert bool(of(events, m.StatePinned)) is (made is harder)
     assert_left_alone(events)
+
+
+def test_a_rise_in_stages_without_a_validation_is_tried_both_ways_once_and_halts_nothing(tmp_path):
+    """Nothing tells whether the network still knows what it knew: the better way by the same last batches lives."""
+    _, events = train(tmp_path / "run", harder())
+    first, second, *_ = of(events, m.StatesCompared)
+    (before, went_on, *_), backs = of(events, m.StatePinned), of(events, m.RolledBack)
+
+    assert (first.judgement, second.went_on) == (Judgement.UNCLEAR, len(backs) == 2)
+    assert [one.checkpoint for one in backs] == [before.checkpoint, went_on.checkpoint][: len(backs)]
+    assert not of(events, m.RunFrozen)
 
 
 def test_a_rare_second_task_is_learnt_with_the_detector_acting(tmp_path):
@@ -149,9 +164,12 @@ class OfAUnit(Signed):
 
 @pytest.mark.parametrize(("task", "goes_back"), [(Signed, False), (OfAUnit, True)])
 def test_a_loss_of_either_sign_is_gone_back_for_only_if_its_task_declares_a_unit(tmp_path, task, goes_back):
-    """Without a loss unit, a rise from -3 to 5 is only recorded."""
+    """Without a loss unit, a rise from -3 to 5 is only recorded. With one a state is kept, and both are compared. A
+    loss that rises whatever the weights are is unclear, so both ways are tried.
+    """
     _, events = train(tmp_path / "run", plain(700), task=task())
     found = findings(events)
 
     assert any(one.finding.value == ("sustained" if goes_back else "rise") for one in found), found
+    assert bool(of(events, m.StatePinned)) is bool(of(events, m.StatesCompared)) is goes_back
     assert bool(of(events, m.RollbackBegun)) is goes_back

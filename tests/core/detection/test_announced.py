@@ -73,3 +73,19 @@ def test_a_fault_in_an_announced_stage_is_found(seed):
 
     assert found[0] is Finding.SPIKE
     assert Finding.EXPLOSION in found
+
+
+def test_a_loss_that_explodes_after_an_announced_rate_is_found(seed):
+    """No stage explains a loss a thousand times as high as any before: the third in a row is an explosion.
+
+    If nobody goes back, it is the new level, and at most eight batches were called unhealthy.
+    """
+    draw = random.Random(seed)
+    detector = Detector(announced(announced(trained(draw).state())))
+    losses = [0.5, 40.0, *(5e8 * math.exp(draw.gauss(0.0, 0.3)) for _ in range(120))]
+    found = [(at, one) for at, loss in enumerate(losses) if (one := detector.judge(loss, 1.0, 0.1))]
+
+    assert [one.finding for _, one in found[:3]] == [Finding.SPIKE, Finding.SPIKE, Finding.EXPLOSION]
+    assert [at for at, _ in found[:3]] == [2, 3, 4]
+    assert found[2][1].baseline == pytest.approx(0.5, rel=0.5), "what was usual before the stage"
+    assert len(found) <= 8

@@ -270,3 +270,51 @@ def test_killed_at_any_moment_the_run_comes_to_the_same_decisions(name, dies, se
             world.restart_daemon()
         world.run(9000)
         assert decisions(world) == decisions(calm), (at, kinds(world)[at - 3 : at + 1])
+
+
+# -- the end of the run ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("left", "says"), [(59, DAMAGED), (33, DAMAGED), (59, UNCLEAR)])
+def test_a_rise_shortly_before_the_end_is_compared_before_the_run_ends(left, says):
+    """The watch would end after the run: the comparison is made sixteen batches before the end, and damage is gone back
+    for. Both ways cannot be tried any more, so an unclear one keeps its state, and the run says which.
+    """
+    world = InsuredWorld(0, {(8, LENGTH - left): 200}, says)
+    world.is_cured = lambda _: bool(find(world, m.RolledBack))
+    world.run(6000)
+    (begun,) = find(world, m.ComparisonBegun)
+
+    assert (begun.epoch, begun.batch) == (8, LENGTH - 16)
+    assert bool(find(world, m.RolledBack)) is (says is DAMAGED)
+    assert len(find(world, m.HeldOnTo)) == (says is UNCLEAR)
+    assert world.state.run.phase is st.Phase.COMPLETED
+    assert world.state.insurance.pins == () or says is UNCLEAR
+
+
+def test_a_rise_at_the_very_end_keeps_its_state_and_the_run_says_so():
+    """It is too late to compare. The closing line has the command that begins there."""
+    world = InsuredWorld(0, {(8, LENGTH - 10): 200}, DAMAGED)
+    world.run(6000)
+    (pinned,), (kept,) = find(world, m.StatePinned), find(world, m.HeldOnTo)
+
+    assert not find(world, m.ComparisonBegun)
+    assert kept.checkpoint == pinned.checkpoint
+    assert "the run ended before it was explained" in kept.why
+    assert f"--from RUN@{pinned.checkpoint}" in q.kept_in_words(world.state)
+    assert world.state.run.phase is st.Phase.COMPLETED
+
+
+def test_no_more_than_two_states_are_kept_and_the_oldest_is_released_with_an_event():
+    """Three places that nothing explained, each passed in health: the first state goes when the third is kept."""
+    world = InsuredWorld(
+        0, {(epoch, 30): 150 if epoch == 6 else 40 for epoch in (2, 4, 6)}, UNCLEAR, detect_trial=False
+    )
+    world.run(9000)
+    pinned, kept = find(world, m.StatePinned), find(world, m.HeldOnTo)
+    gone = {one.checkpoint for one in find(world, m.PinReleased)}
+
+    assert len({one.checkpoint for one in pinned}) == 3
+    assert {one.checkpoint for one in pinned} - gone == {one.checkpoint for one in world.state.insurance.pins}
+    assert len(world.state.insurance.pins) <= 2
+    assert kept

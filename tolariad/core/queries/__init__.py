@@ -3,6 +3,7 @@
 from tolariad.core.queries.checkpoints import *
 from tolariad.core.queries.figures import *
 from tolariad.core.queries.health import *
+from tolariad.core.queries.insurance import *
 from tolariad.core.queries.pruning import *
 from tolariad.core.queries.rollback import *
 from tolariad.core.queries.rollback_target import *

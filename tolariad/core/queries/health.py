@@ -206,46 +206,6 @@ def target_of(state: ReadsHealth, found: m.InstabilityDetected, level: m.Level) 
     return targets.newest_target(state, m.tier_of(level) or m.Tier.FULL, until)
 
 
-class LastHealthy(st.HasRun, st.HasCheckpoints, st.HasInsurance, Protocol):
-    """The slices that tell which checkpoint of a halted run is from before what halted it."""
-
-
-def last_healthy(state: LastHealthy) -> str:
-    """Return the newest checkpoint from before what halted the run: the pin, else the promoted one.
-
-    "" if there is none, or if the run has not halted.
-    """
-    if state.run.phase is not st.Phase.FROZEN:
-        return ""
-    catalogue = state.checkpoints.catalogue
-    pins = {one.checkpoint for one in state.insurance.pins}
-    pinned = next((one.id for one in reversed(catalogue) if one.id in pins and one.is_target), "")
-    return pinned or next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), "")
-
-
-def kept_in_words(state: st.HasInsurance) -> str:
-    """Return which state a run that ends keeps, and how to begin there, as a clause; "" if it keeps none."""
-    kept = state.insurance.held_on_to
-    if kept is None:
-        return ""
-    return f"{kept.checkpoint} (step {kept.step}) is kept: {kept.why}; `tolariad run --from RUN@{kept.checkpoint}`"
-
-
-def autopilot_in_words(state: st.HasInsurance) -> str | None:
-    """Return what the autopilot watches, tries or keeps, as a sentence without its full stop; None if nothing."""
-    s = state.insurance
-    kept, pin = s.held_on_to, s.pins[-1] if s.pins else None
-    if kept is not None:
-        why = f"{kept.checkpoint} (step {kept.step}) is kept: {kept.why}"
-        return f"{why}; `tolaria rollback RUN --to {kept.checkpoint}` goes back there"
-    if pin is None:
-        return None
-    if s.machine.trial is not None:
-        return f"both ways are tried; the branch that went on is kept as {pin.checkpoint} (step {pin.step})"
-    doing = "watches a rise" if s.machine.watch is not None else "has gone back from a rise"
-    return f"{doing}, and keeps {pin.checkpoint} (step {pin.step}) as a way back: {pin.why}"
-
-
 # -- quarantine --------------------------------------------------------------------------------------------------------
 
 

@@ -50,7 +50,7 @@ def after_step(state: Reads, event: m.StepCompleted | m.StepSkipped, at: At[Read
     if was.machine.is_idle or (isinstance(event, m.StepSkipped) and event.reason not in st.JUDGED):
         return None
     _, acts = ap.stepped(was.machine, (event.epoch, event.batch), event.loss)
-    return _done(state, acts, "") if acts else None
+    return _done(state, acts, "") if acts else _before_the_end(state)
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------
@@ -123,13 +123,27 @@ def _compare(state: Reads) -> Decision | None:
         batches = (_AHEAD + ap.COMPARED) * s.policy.step_batches
         place = later((epoch, batch), batches, s.policy.epoch_batches)
         # The run may end before: then as late as there is a batch.
-        place = min(place, (q.last_epoch(state), s.policy.epoch_batches or place[1]))
+        place = min(place, q.last_to_compare(state, _AHEAD) or place)
     elif trial.until is not None:
         place = trial.until
     else:
         return None
     event = m.ComparisonBegun(checkpoint=pin.checkpoint, epoch=place[0], batch=place[1], why=pin.why, role=pin.role)
     return Decision((event.caused_by(pin.cause),), _order(state, pin.checkpoint, place))
+
+
+def _before_the_end(state: Reads) -> Decision | None:
+    """Begin the comparison early if the run ends before the watch does.
+
+    So near the end that an order may come too late there is none: the way back is kept.
+    """
+    machine, policy, last = state.insurance.machine, state.insurance.policy, q.last_to_compare(state, _AHEAD)
+    if machine.watch is None or machine.outcome is not None or last is None:
+        return None
+    here, updates = max((1, 0), state.progress.place), policy.step_batches
+    near = later(here, _AHEAD * updates, policy.epoch_batches)
+    far = later(here, (_AHEAD + ap.COMPARED) * updates, policy.epoch_batches)
+    return _compare(state) if near <= last <= far else None
 
 
 def _order(state: Reads, checkpoint: str, at: Batch) -> tuple[m.CompareStates, ...]:
@@ -179,10 +193,10 @@ def _pin(state: Reads, step: int, why: str) -> Decision:
     if in_memory is not None and (on_disk is None or in_memory.step > on_disk.step):
         begun, order = q.checkpoint_begun(state, m.CheckpointReason.PIN, copy_of=in_memory)
         pinned = m.StatePinned(checkpoint=begun.id, step=in_memory.step, why=why, is_written=False)
-        return Decision((begun, pinned), (order,))
+        return Decision((*_room(state), begun, pinned), (order,))
     if on_disk is None:
         return _go_on(state, f"{why}: there is no state to keep as a way back")
-    return Decision((m.StatePinned(checkpoint=on_disk.id, step=on_disk.step, why=why),))
+    return Decision((*_room(state), m.StatePinned(checkpoint=on_disk.id, step=on_disk.step, why=why)))
 
 
 def _keep_present(state: Reads, why: str) -> Decision:
@@ -190,12 +204,14 @@ def _keep_present(state: Reads, why: str) -> Decision:
     begun, order = q.checkpoint_begun(state, m.CheckpointReason.PIN)
     step, role = state.progress.step, m.PinRole.WENT_ON
     pinned = m.StatePinned(checkpoint=begun.id, step=step, why=why, role=role, is_written=False)
-    room = tuple(
-        m.PinReleased(checkpoint=one.checkpoint, why="another state is pinned")
-        for one in state.insurance.pins
-        if one.is_held_on_to
-    )
-    return Decision((*room, begun, pinned), (order,))
+    return Decision((*_room(state), begun, pinned), (order,))
+
+
+def _room(state: Reads) -> tuple[m.Event, ...]:
+    """Release the oldest pin that waits for an operator if another one would be too many."""
+    held = [one for one in state.insurance.pins if one.is_held_on_to]
+    more = max(0, len(state.insurance.pins) + 1 - st.PINS_MAX)
+    return tuple(m.PinReleased(checkpoint=one.checkpoint, why="another state is pinned") for one in held[:more])
 
 
 def _release(state: Reads, why: str, *, begins_anew: bool = False) -> Decision:
@@ -337,8 +353,20 @@ def after_rollback(state: Reads, event: m.RolledBack, at: At[Reads]) -> Decision
 
 
 def completed(state: Reads, _: m.RunCompleted, __: At[Reads]) -> Decision | None:
-    """The run is complete: release what is watched. A pin that waits for an operator stays."""
-    return _release(state, "the run is complete") if state.insurance.pins else None
+    """The run is complete: keep the way back from a rise that is not explained yet, and release any other."""
+    s = state.insurance
+    trial, why, done = s.machine.trial, "the run is complete", Decision()
+    if (opened := s.comparing) is not None:
+        done += Decision((m.ComparisonAborted(checkpoint=opened.checkpoint, why=why).caused_by(opened.cause),))
+    pin, other = s.pin(m.PinRole.BEFORE), s.pin(m.PinRole.WENT_ON)
+    if other is not None and any(one.id == other.checkpoint and one.abandoned for one in state.checkpoints.catalogue):
+        pin = other  # The run has gone back: that is the way which it left.
+    if pin is None or (s.machine.watch is None and trial is None):
+        return done + _release(state, why) if s.pins else None
+    others = (one for one in s.pins if one is not pin and not one.is_held_on_to)
+    done += Decision(tuple(m.PinReleased(checkpoint=one.checkpoint, why=why) for one in others))
+    said = f"{pin.why}: the run ended before it was explained"
+    return done + Decision((m.HeldOnTo(why=said, checkpoint=pin.checkpoint, step=pin.step),))
 
 
 def after_order(state: Reads, event: m.OrderActed, _: At[Reads]) -> Decision | None:

@@ -4,6 +4,7 @@
 |---|---|
 | `losses` and `norms`: `level`, `last`, `fresh`, `blocks`, `since`, `count` | begun anew |
 | `begin`, `begin_low` | of the stage's first values |
+| `ceiling` | far above every level before the stage: beyond it a loss has exploded |
 | `spread`, `spread_blocks`, `tops`, `excesses`: how single batches scatter | kept |
 | `swing.size`: the largest rise that led to nothing | kept |
 | `floor`, `rate`, `rates`, `rates_top` | kept |
@@ -14,16 +15,20 @@ Promise: a pure function of states. The state that is passed in does not change.
 
 from __future__ import annotations
 
+import math
+
 from tolariad.core.calc.detection.course import CourseState
 from tolariad.core.calc.detection.detector import DetectorState
-from tolariad.core.calc.detection.envelope import EnvelopeState
+from tolariad.core.calc.detection.envelope import EnvelopeState, Scale
+from tolariad.core.calc.detection.rules import BEYOND, NO_LIMIT
 from tolariad.core.calc.detection.swing import SwingState
 
 
 def announced(state: DetectorState) -> DetectorState:
     """Return the state from which the detector begins anew: with a new level, and with the spread of batches it knew.
 
-    The first eight losses of the stage make its level. Until the 64th the limits of a run's first steps hold.
+    The first eight losses of the stage make its level, if they are not `BEYOND` every earlier one. Until the 64th the
+    limits of a run's first steps hold.
     """
     known = state.course
     course = CourseState(
@@ -33,8 +38,18 @@ def announced(state: DetectorState) -> DetectorState:
         rate=known.rate,
         rates=list(known.rates),
         rates_top=known.rates_top,
+        ceiling=_ceiling(known),
     )
     return DetectorState(course=course, norms=_new_level(state.norms))
+
+
+def _ceiling(known: CourseState) -> float:
+    """Return the logarithm of the loss that no stage explains; NO_LIMIT for losses of either sign."""
+    losses = known.losses
+    if losses.scale is not Scale.LOG or not losses.count:
+        return known.ceiling
+    highest = max(known.begin, losses.level, *losses.blocks) + math.log(BEYOND)
+    return highest if known.ceiling == NO_LIMIT else max(highest, known.ceiling)
 
 
 def _new_level(known: EnvelopeState) -> EnvelopeState:

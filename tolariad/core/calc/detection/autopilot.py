@@ -13,7 +13,7 @@
 | a comparison | WEIGHTS, DATA | `GoBack` to the pin, the batches of the rise in quarantine |
 | | else, and the level came down | `Release` |
 | | CHANGED | `Release`, and the detector begins anew |
-| | UNCLEAR | `TryBoth`, once a place; without trials `GoOn` |
+| | UNCLEAR | `TryBoth`, once a place; without trials, and if the run ends soon, `GoOn` |
 | the present state is kept | in a trial | `GoBack`, and a comparison of both branches at the same batch |
 | both branches compared | | `Choose` one of them |
 
@@ -241,7 +241,8 @@ def compared(state: Autopilot, comparison: Comparison, at: Batch, policy: Policy
     state = replace(state, place=place)
     if judgement is not Judgement.UNCLEAR:
         return _back(state, judgement, at, policy, f"the {judgement.value} are to blame")
-    if not policy.trial or place.tried:
+    # Without an outcome the run ends soon: both ways cannot be trained to the same batch.
+    if not policy.trial or place.tried or state.outcome is None:
         state = replace(state, watch=None, outcome=None, given_up=True)
         return state, (GoOn("nothing tells whether going back would help"),)
     place, held = replace(place, tried=True), comparison.held

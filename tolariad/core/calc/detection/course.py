@@ -66,6 +66,7 @@ class CourseState:
     * `rates`: the learning rate at the end of each of the last blocks.
     * `rates_top`: the highest learning rate before those.
     * `lost`: the number of refreshes in a row at which most of the way that the loss had come down was gone.
+    * `ceiling`: after an announced stage, the loss above which it has exploded, until the stage's level is known.
     """
 
     losses: EnvelopeState = field(default_factory=EnvelopeState)
@@ -80,6 +81,7 @@ class CourseState:
     rates: list[float] = field(default_factory=list)
     rates_top: float = 0.0
     lost: int = 0
+    ceiling: float = NO_LIMIT
 
 
 @dataclass(slots=True)
@@ -151,12 +153,12 @@ class Course(CourseState):
         """Set the limit above which a step is skipped."""
         losses = self.losses
         if not losses.count:
-            self.limit, self.least_rise = NO_LIMIT, NO_LIMIT
+            self.limit, self.least_rise = exp(self.ceiling), NO_LIMIT
             return
         level, spread = losses.level, losses.spread
         self.least_rise = math.log(rules.RISE) if losses.is_log else 0.5 * rules.SIGNED * spread
         if losses.count < WARM:
-            top = self._cold()
+            top = min(self._cold(), self.ceiling)
         else:
             # The builtins `min` and `max` would cost a tenth of this function.
             reach, often = rules.SPREADS * spread, 1.15 * losses.excess + spread
@@ -182,10 +184,10 @@ class Course(CourseState):
         """
         losses = self.losses
         if not losses.count:
-            return NO_LIMIT
+            return exp(self.ceiling)
         level, spread, excess = losses.level, losses.spread, losses.excess
         if losses.count < WARM:
-            top = self._cold()
+            top = min(self._cold(), self.ceiling)
         elif losses.is_log:
             # Nearly twice the excess: two rare kinds of batches may coincide.
             both = 1.5 * excess + min(0.5 * excess, 1.0) + spread
@@ -206,6 +208,8 @@ class Course(CourseState):
         known yet. There the losses before must have been high as well, as they are in a run that climbs.
         """
         losses = self.losses
+        if losses.count < WARM and self.ceiling < NO_LIMIT:
+            return 3
         if losses.count < WARM and losses.is_log:
             before = [*losses.last, *map(math.log, losses.fresh)][-5:]
             return 2 if min(before) > self.begin_low + _LOG_4 else _NEVER
@@ -233,7 +237,9 @@ class Course(CourseState):
         is_first = not losses.count
         losses.refresh()
         level = losses.level
-        if is_first:
+        if level > self.ceiling:
+            self.ceiling, self.begin, self.begin_low = NO_LIMIT, level, level  # the stage begins here
+        elif is_first:
             ordered = losses.ordered
             self.begin, self.begin_low = level, ordered[len(ordered) // 4]
         elif self.floor == 0.0 and losses.is_log and losses.count >= WARM:
@@ -390,4 +396,5 @@ class Course(CourseState):
         self._set_low()
         self.least = -NO_LIMIT
         self._set_floor(0.0)
+        self.ceiling = NO_LIMIT
         self._set_limit()

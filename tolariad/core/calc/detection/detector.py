@@ -21,7 +21,7 @@ from msgspec import Struct, convert, field
 
 from tolariad.core.calc.detection.course import WARM, Course, CourseState
 from tolariad.core.calc.detection.envelope import REFRESH, Envelope, EnvelopeState, exp
-from tolariad.core.calc.detection.rules import NO_LIMIT, SPIKE_NORM, SPREADS, Finding, Signal, Verdict
+from tolariad.core.calc.detection.rules import BEYOND, NO_LIMIT, SPIKE_NORM, SPREADS, Finding, Signal, Verdict
 
 # Limits stay constant for this many unhealthy steps in a row: the first value of a fault must not hide its second.
 _STILL: Final = 3
@@ -174,7 +174,11 @@ class Detector:
     def _verdict(self, finding: Finding, signal: Signal, value: float, of: Envelope, limit: float) -> Verdict:
         """Return a verdict on this step. `of`: the envelope of the signal."""
         self._course.found_in_a_row(self._row)
-        level = 0.0 if not of.count else exp(of.level) if of.is_log else of.level
+        course, level = self._course, 0.0
+        if of.count:
+            level = exp(of.level) if of.is_log else of.level
+        elif of is course.losses and course.ceiling < NO_LIMIT:
+            level = exp(course.ceiling) / BEYOND
         return Verdict(finding, signal, value, level, limit, self._row, self._course.explosion_limit())
 
     def _refresh_norms(self) -> None:

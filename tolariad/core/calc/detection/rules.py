@@ -105,6 +105,8 @@ SPIKE_NORM: Final = 5.0
 EXPLOSION: Final = 15.0
 # The factor for the first 256 steps, relative to the first eight.
 COLD: Final = 24.0
+# After an announced stage any level is healthy, up to this factor above the highest level that the run has had.
+BEYOND: Final = 1000.0
 # A lasting rise by this factor is recorded. A larger one calls for a rollback.
 RISE: Final = 2.5
 # The factor if the rise came within three blocks (by EDGE at least) or the run is quiet.

@@ -35,6 +35,10 @@ PRUNING: Final[tuple[Row[RunState], ...]] = (
         *(pruning_window.release_left, insurance.compare_again),
         makes=(m.OrderGiven, m.ComparisonBegun),
     ),
-    on(m.RunCompleted, pruning.cancel, makes=(m.PruneCycleCancelled,)),
+    on(
+        m.RunCompleted,
+        *(pruning.cancel, insurance.completed),
+        makes=(m.PruneCycleCancelled, m.ComparisonAborted, m.HeldOnTo, m.PinReleased),
+    ),
     on(m.RunFrozen, pruning.cancel, makes=(m.PruneCycleCancelled,)),
 )

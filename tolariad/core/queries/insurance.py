@@ -1,0 +1,72 @@
+"""Questions about the autopilot: what it keeps as a way back, in words, and where a comparison is still possible.
+
+Promises: each answer is a function of the folded state.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from tolariad.core import state as st
+from tolariad.core.calc.detection.place import Batch, earlier, later
+from tolariad.core.queries.run_limit import last_epoch, last_step
+
+
+class LastHealthy(st.HasRun, st.HasCheckpoints, st.HasInsurance, Protocol):
+    """The slices that tell which checkpoint of a halted run is from before what halted it."""
+
+
+def last_healthy(state: LastHealthy) -> str:
+    """Return the newest checkpoint from before what halted the run: the pin, else the promoted one.
+
+    "" if there is none, or if the run has not halted.
+    """
+    if state.run.phase is not st.Phase.FROZEN:
+        return ""
+    catalogue = state.checkpoints.catalogue
+    pins = {one.checkpoint for one in state.insurance.pins}
+    pinned = next((one.id for one in reversed(catalogue) if one.id in pins and one.is_target), "")
+    return pinned or next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), "")
+
+
+class WayToTheEnd(st.HasRun, st.HasProgress, st.HasInsurance, Protocol):
+    """The slices that tell how far the run is from its end, in batches."""
+
+
+def last_to_compare(state: WayToTheEnd, updates: int) -> Batch | None:
+    """Return the batch so many updates before the end. None: the length of an epoch is not known.
+
+    A comparison may be made up to there: if it is unclear, the present state is kept by an order that needs a boundary.
+    """
+    policy, step = state.insurance.policy, last_step(state)
+    length = policy.epoch_batches
+    if not length:
+        return None
+    end = last_epoch(state), length
+    if step is not None:
+        left = max(0, step - state.progress.step)
+        end = min(end, later(max((1, 0), state.progress.place), left * policy.step_batches, length))
+    return earlier(end, updates * policy.step_batches, length)
+
+
+def kept_in_words(state: st.HasInsurance) -> str:
+    """Return which state a run that ends keeps, and how to begin there, as a clause; "" if it keeps none."""
+    kept = state.insurance.held_on_to
+    if kept is None:
+        return ""
+    return f"{kept.checkpoint} (step {kept.step}) is kept: {kept.why}; `tolariad run --from RUN@{kept.checkpoint}`"
+
+
+def autopilot_in_words(state: st.HasInsurance) -> str | None:
+    """Return what the autopilot watches, tries or keeps, as a sentence without its full stop; None if nothing."""
+    s = state.insurance
+    kept, pin = s.held_on_to, s.pins[-1] if s.pins else None
+    if kept is not None:
+        why = f"{kept.checkpoint} (step {kept.step}) is kept: {kept.why}"
+        return f"{why}; `tolaria rollback RUN --to {kept.checkpoint}` goes back there"
+    if pin is None:
+        return None
+    if s.machine.trial is not None:
+        return f"both ways are tried; the branch that went on is kept as {pin.checkpoint} (step {pin.step})"
+    doing = "watches a rise" if s.machine.watch is not None else "has gone back from a rise"
+    return f"{doing}, and keeps {pin.checkpoint} (step {pin.step}) as a way back: {pin.why}"
