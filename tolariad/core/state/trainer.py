@@ -159,8 +159,11 @@ APPLY: Final[ApplyTable] = {
 
 
 def backoff_s(deaths: int) -> float:
-    """Return the delay before the next start after the `deaths`-th death in a row: 1, 2, 4 … 60 seconds."""
-    return min(BACKOFF_S_MAX, 2.0 ** max(0, deaths - 1))
+    """Return the delay before the next start after the `deaths`-th death in a row: 0, 2, 4 … 60 seconds.
+
+    The first death says nothing about the next trainer. One that dies again without a new step may die of its start.
+    """
+    return 0.0 if deaths <= 1 else min(BACKOFF_S_MAX, 2.0 ** (deaths - 1))
 
 
 def environment_hash(environment: m.Environment) -> str:
