@@ -21,14 +21,15 @@ import msgspec
 
 from tolariad import loop_files, run_files
 from tolariad.boot import boot_id
-from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
+from tolariad.channel import DaemonEnd, Heartbeat, Page
 from tolariad.core import messages as m
 from tolariad.core.calc.text.tracebacks import mark_of
 from tolariad.signals import STACKS
 from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
 from tolariad.supervisor.output import OutputCapture, Sink
-from tolariad.supervisor.process import ChildProcess, Evidence, child_environment, death_reason
+from tolariad.supervisor.process import Evidence, death_reason
 from tolariad.supervisor.procfs import catches, oom_kill_count, wait_channel
+from tolariad.supervisor.started import StartedTrainer
 
 _log: Final = logging.getLogger(__name__)
 
@@ -187,32 +188,27 @@ class RunningTrainer:
 class Incarnation(RunningTrainer):
     """A running trainer process."""
 
-    def __init__(self, number: int, setup: TrainerSetup, recorder: Recorder, printed: str = "") -> None:
-        """Start the process. Raises OSError if that fails, and releases everything it had opened."""
+    def __init__(
+        self,
+        number: int,
+        setup: TrainerSetup,
+        recorder: Recorder,
+        printed: str = "",
+        started: StartedTrainer | None = None,
+    ) -> None:
+        """Start the process, or take over one that waited. Raises OSError, and then releases all that it had opened."""
         super().__init__(number, setup.timeouts, recorder)
         self.printed = printed
         self._run_dir = setup.run_dir
         self._oom_before = oom_kill_count()
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
-            end, theirs = channel_pair(number)
-            undo.callback(end.close)
-            handed_over.callback(theirs.close)
-            # A second mapping: the kernel's thread closes the first one together with the channel.
-            self._page = Page.attach(os.dup(end.page.descriptor))
-            undo.callback(self._page.close)
-            reader, writer = os.pipe()
-            undo.callback(os.close, reader)
-            handed_over.callback(os.close, writer)
-            command = setup.command_line(number, theirs.fileno(), end.page.descriptor, printed)
-            passed = (theirs.fileno(), end.page.descriptor, *(() if setup.ring is None else (setup.ring,)))
-            self._child = ChildProcess.spawn(command, child_environment(setup.environment), writer, passed)
-            undo.pop_all()
-        self._output = OutputCapture(reader, setup.sinks)
+        self._started = started = started or StartedTrainer(number, setup, printed)
+        self._page, self._child = started.page, started.child
+        self._output = OutputCapture(started.reader, setup.sinks)
         asyncio.get_running_loop().add_reader(self._child.pidfd, self._note_end)
         spawned = m.TrainerSpawned(
             incarnation=number, pid=self._child.pid, start_ticks=self._child.start_ticks, boot_id=boot_id()
         )
-        recorder.attach(end, spawned)
+        recorder.attach(started.end, spawned)
 
     @property
     def pid(self) -> int:
@@ -244,7 +240,7 @@ class Incarnation(RunningTrainer):
             raise ChildProcessError(f"the pidfd of process {self.pid} is readable, but the process still runs")
         output = self._output.finish()
         self.printed = mark_of(output) or self.printed
-        self._page.close()
+        self._started.close()
         oom_now = oom_kill_count()
         oom_kills = None if oom_now is None or self._oom_before is None else oom_now - self._oom_before
         evidence = Evidence(hung=self._hung, killed_by_us=bool(self._ended_ns), oom_kills=oom_kills, output=output)

@@ -48,6 +48,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--page-fd", type=int)
     parser.add_argument("--ring-fd", type=int, help="descriptor of the memory for snapshots")
     parser.add_argument("--parent-pid", type=int)
+    parser.add_argument("--spare-fd", type=int, help="socket on which a spare waits until it is to train")
     parser.add_argument("--printed", default="", help="mark of the traceback that an earlier trainer printed")
     parser.add_argument(
         "--torch-threads", type=int, help="threads of an earlier start of this run; the configuration takes precedence"
@@ -107,6 +108,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     lifelines.be_ordinary()
     signals.leave_to_the_daemon()
     lifelines.offer_as_victim(lifelines.TRAINER_SCORE)
+    if arguments.spare_fd is not None:
+        from tolariad.trainer.process.waiting import wait_to_train
+
+        printed = wait_to_train(arguments.spare_fd)
+        if printed is None:
+            return 0
+        arguments.printed = printed
     dump_stacks_on_request(arguments.run)
 
     from tolariad.channel import Activity, Page, TrainerEnd

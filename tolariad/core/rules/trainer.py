@@ -123,6 +123,11 @@ def scheduled(_: Reads, given: m.Scheduled, __: At[Reads]) -> Decision:
     return Decision((given.recorded,))
 
 
+def spare(_: Reads, given: m.SpareNoted, __: At[Reads]) -> Decision:
+    """Record what became of the spare."""
+    return Decision((given.recorded,))
+
+
 def inexact_data(state: Reads, report: m.InexactDataReport, _: At[Reads]) -> Decision:
     """Record that the data do not repeat themselves, once for each reason."""
     known = report.why in state.progress.inexact

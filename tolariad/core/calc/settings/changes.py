@@ -51,6 +51,7 @@ FREE: Final = (
     "digest",
     "notify",
     "signals",
+    "trainer",
     # A re-run validates where the journal has a validation.
     "validate",
     # Every answer is recorded with the orders that it led to.

@@ -10,7 +10,7 @@ Ranges and descriptions are annotations: the loader, the JSON Schema, docs/confi
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, ClassVar, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -35,6 +35,25 @@ class Performance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = 18.0
     training_degradation_percent: Annotated[units.Percent, Meta(description="throughput that recording may cost")] = 7.5
     memory_overhead_percent: Annotated[units.Percent, Meta(description="memory that recording may add")] = 8.5
+
+
+class TrainerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The processes that train, one after the other. A word in place of the section is `kind`."""
+
+    SCALAR: ClassVar[str] = "kind"
+
+    kind: Annotated[
+        Literal["process", "thread"],
+        Meta(description="the training loop has a process of its own; `thread`, of earlier versions, means the same"),
+    ] = "process"
+    spare: Annotated[
+        Literal["auto", "on", "off"] | bool,
+        Meta(
+            description="`tolariad run` keeps a process that has imported torch and takes the place of a trainer that "
+            "died; auto: while there is memory for it; true is `on`, false is `off`",
+            extra={"choices": ("auto", "on", "off", "true", "false")},
+        ),
+    ] = "auto"
 
 
 class Rollback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -319,10 +338,6 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["strict", "warn", "off"] | None,
         Meta(description="torch's deterministic algorithms; absent: strict on the CPU, warn on CUDA"),
     ] = None
-    trainer: Annotated[
-        Literal["process", "thread"],
-        Meta(description="the training loop has a process of its own; `thread`, of earlier versions, means the same"),
-    ] = "process"
     on_death: Annotated[
         Literal["fail", "skip_batch"],
         Meta(description="if the trainer dies at the same batch again and again: fail the run, or skip the batch"),
@@ -367,6 +382,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     grad_norm: GradNorm = GradNorm()
     audit: Audit = Audit()
     rollback: Rollback = Rollback()
+    trainer: TrainerSettings = TrainerSettings()
     snapshots: Snapshots = Snapshots()
     ema: Ema = Ema()
     integration: Integration = Integration()
