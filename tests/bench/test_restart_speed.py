@@ -61,7 +61,9 @@ def came_about(run_dir: Path, kind: type[m.Event], at: int) -> bool:
 def waits(run_dir: Path, at: int) -> bool:
     """Wait for a spare that is ready, recorded after that moment."""
     deadline = time.monotonic() + PATIENCE_S
-    while not any(one.spare is m.Spare.READY for one in since(events_of(run_dir), m.SpareChanged, at)):  # type: ignore[attr-defined]
+    while not any(
+        getattr(one, "spare", None) is m.Spare.READY for one in since(events_of(run_dir), m.SpareChanged, at)
+    ):
         if time.monotonic() > deadline:
             return False
         time.sleep(0.5)

@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -25,11 +23,11 @@ from tolariad.channel import DaemonEnd, Heartbeat, Page
 from tolariad.core import messages as m
 from tolariad.core.calc.text.tracebacks import mark_of
 from tolariad.signals import STACKS
-from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
-from tolariad.supervisor.output import OutputCapture, Sink
+from tolariad.supervisor.hang import HangMonitor, Silence
+from tolariad.supervisor.output import OutputCapture
 from tolariad.supervisor.process import Evidence, death_reason
 from tolariad.supervisor.procfs import catches, oom_kill_count, wait_channel
-from tolariad.supervisor.started import StartedTrainer
+from tolariad.supervisor.started import StartedTrainer, Timeouts, TrainerSetup
 
 _log: Final = logging.getLogger(__name__)
 
@@ -45,40 +43,6 @@ class Recorder(Protocol):
 
     def submit(self, given: m.Input) -> None:
         """Record an input; never waits."""
-
-
-class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Every wait of the supervisor, in one place so that tests can shorten them."""
-
-    hang: HangLimits = HangLimits()
-    poll_s: float = 0.25
-    stacks_s: float = 2.0
-    kill_s: float = 30.0
-    lock_poll_s: float = 0.02
-
-
-class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """How trainers of this run are started. Incarnation, descriptors and parent pid are appended to `command`.
-
-    `ring`: the descriptor of the snapshot arena, which every trainer of this daemon inherits.
-    """
-
-    run_dir: Path
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    sinks: tuple[Sink, ...] = ()
-    timeouts: Timeouts = Timeouts()
-    ring: int | None = None
-
-    def command_line(self, incarnation: int, channel: int, page: int, printed: str = "") -> tuple[str, ...]:
-        """Return the complete command line. `printed`: the mark of the traceback that an earlier trainer printed."""
-        added: dict[str, int | str] = {"--incarnation": incarnation, "--channel-fd": channel, "--page-fd": page}
-        added["--parent-pid"] = os.getpid()
-        if self.ring is not None:
-            added["--ring-fd"] = self.ring
-        if printed:
-            added["--printed"] = printed
-        return (*self.command, *(str(word) for pair in added.items() for word in pair))
 
 
 class RunningTrainer:

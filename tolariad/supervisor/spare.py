@@ -20,9 +20,8 @@ from tolariad.core import messages as m
 from tolariad.core import state as st
 from tolariad.core.calc.run.spare import Memory, Wanted, why_not
 from tolariad.core.state.run_state import RunState
-from tolariad.supervisor.incarnation import TrainerSetup
 from tolariad.supervisor.procfs import available_bytes, resident_bytes
-from tolariad.supervisor.started import StartedTrainer
+from tolariad.supervisor.started import StartedTrainer, TrainerSetup
 
 _log: Final = logging.getLogger(__name__)
 
@@ -155,7 +154,8 @@ class Spares:
             self._task.cancel()
         self._give_up("the daemon ends")
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._none_ends.wait(), _END_S)
+            async with asyncio.timeout(_END_S):
+                await self._none_ends.wait()
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

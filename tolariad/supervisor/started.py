@@ -8,17 +8,54 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from typing import TYPE_CHECKING, Final
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import msgspec
 
 from tolariad.channel import DaemonEnd, Page, channel_pair
+from tolariad.supervisor.hang import HangLimits
+from tolariad.supervisor.output import Sink
 from tolariad.supervisor.process import ChildProcess, child_environment
-
-if TYPE_CHECKING:
-    from tolariad.supervisor.incarnation import TrainerSetup
 
 # What a spare says when it has imported everything, and what it is told before the mark of a printed traceback.
 READY: Final = b"r"
 GO: Final = b"g"
+
+
+class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
+    """Every wait of the supervisor, in one place so that tests can shorten them."""
+
+    hang: HangLimits = HangLimits()
+    poll_s: float = 0.25
+    stacks_s: float = 2.0
+    kill_s: float = 30.0
+    lock_poll_s: float = 0.02
+
+
+class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """How trainers of this run are started. Incarnation, descriptors and parent pid are appended to `command`.
+
+    `ring`: the descriptor of the snapshot arena, which every trainer of this daemon inherits.
+    """
+
+    run_dir: Path
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    sinks: tuple[Sink, ...] = ()
+    timeouts: Timeouts = Timeouts()
+    ring: int | None = None
+
+    def command_line(self, incarnation: int, channel: int, page: int, printed: str = "") -> tuple[str, ...]:
+        """Return the complete command line. `printed`: the mark of the traceback that an earlier trainer printed."""
+        added: dict[str, int | str] = {"--incarnation": incarnation, "--channel-fd": channel, "--page-fd": page}
+        added["--parent-pid"] = os.getpid()
+        if self.ring is not None:
+            added["--ring-fd"] = self.ring
+        if printed:
+            added["--printed"] = printed
+        return (*self.command, *(str(word) for pair in added.items() for word in pair))
 
 
 class StartedTrainer:

@@ -48,11 +48,7 @@ class TrainerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     ] = "process"
     spare: Annotated[
         Literal["auto", "on", "off"] | bool,
-        Meta(
-            description="`tolariad run` keeps a process that has imported torch and takes the place of a trainer that "
-            "died; auto: while there is memory for it; true is `on`, false is `off`",
-            extra={"choices": ("auto", "on", "off", "true", "false")},
-        ),
+        Meta(description="keep a process that takes the place of a trainer that died; auto: while memory is free"),
     ] = "auto"
 
 
