@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -267,10 +268,19 @@ class Methods:
         closing = asyncio.ensure_future(self.closing.wait())
         try:
             await asyncio.wait({waiting, closing}, return_when=asyncio.FIRST_COMPLETED)
-            return waiting.result() if waiting.done() else ended_with_daemon(command)
+            if waiting.done():
+                return waiting.result()
+            return await self._ended_unheard(command, seq)
         finally:
             waiting.cancel()
             closing.cancel()
+
+    async def _ended_unheard(self, command: AnyCommand, seq: int) -> Outcome:
+        """The daemon ends: the event that ended the order may be durable, but not published yet."""
+        found = None
+        with suppress(JournalError, OSError):  # the run's folder is gone
+            found = await self._history.outcome(command, seq)
+        return found or ended_with_daemon(command)
 
 
 def _shows(name: str, view: Callable[[], msgspec.Struct]) -> Handler:

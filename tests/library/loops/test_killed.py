@@ -25,7 +25,7 @@ def at(step):
 @pytest.mark.sample(2)
 @pytest.mark.parametrize(
     "deaths",
-    [(1, 9), (8, 3), (23, 1), ("gate:5", "boundary:14"), ("step:16", 8), ("manifest:1", "commit:9"), ("rerun:3",)],
+    [(1, 9), (8, 3), (23, 1), ("gate:5", "boundary:14"), ("step:16", 8), ("manifest:1",), ("rerun:3",)],
     ids=str,
 )
 def test_a_loop_that_is_killed_ends_with_the_same_bits(tmp_path, calm, deaths):
