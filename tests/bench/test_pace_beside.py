@@ -29,8 +29,10 @@ from tolariad.trainer.checkpoints.paces import Paces
 
 MODULE = "tests.bench.test_pace_beside"
 THROTTLES: dict[str, float | str | None] = {"100 MB/s": 100.0, "auto": "auto", "no limit": None}
-# Steps between two checkpoints, after the last one is committed.
+# Steps between two checkpoints, once the last one is committed and the file system has let go of the one before it:
+# for about half a second after a gigabyte is deleted, each durable write takes 60 ms.
 CALM_STEPS = 100
+LET_GO_S = 2.0
 _WAIT_S = 0.01
 
 
@@ -39,8 +41,8 @@ class Watched(Paces):
 
     shared: Watched
 
-    def __init__(self, throttle: Any, progress: Any, page: Any, usual: Any) -> None:
-        super().__init__(throttle, progress, page, usual)
+    def __init__(self, throttle: Any, page: Any, steps: Any) -> None:
+        super().__init__(throttle, page, steps)
         self.page = page
         Watched.shared = self
 
@@ -62,7 +64,7 @@ class Alternating:
         self.todo = [name for _ in range(rounds) for name in THROTTLES]
         self.going, self.before = "", 0
         self.calm = 0
-        self.last, self.durable = 0.0, 0
+        self.last, self.durable, self.done = 0.0, 0, 0.0
         self.steps: dict[str, list[float]] = {name: [] for name in ("none", *THROTTLES)}
         self.appends: dict[str, list[float]] = {name: [] for name in ("none", *THROTTLES)}
         self.seconds: dict[str, list[float]] = {name: [] for name in THROTTLES}
@@ -75,14 +77,15 @@ class Alternating:
         now, page = time.perf_counter(), Watched.shared.page
         kind = self.going or "none"
         # The first step after an order contains the copy.
-        if self.last and step > self.before + 1 and step > 2 * CALM_STEPS:
+        follows = self.going or now > self.done + LET_GO_S
+        if self.last and follows and step > self.before + 1 and step > 2 * CALM_STEPS:
             self.steps[kind].append(now - self.last)
             if page.durable != self.durable:
                 self.appends[kind].append(page.write_ns / 1e9)
         self.last, self.durable = now, page.durable
         if self.going:
             self._look()
-        else:
+        elif follows:
             self.calm += 1
             if self.calm > CALM_STEPS and step > 3 * CALM_STEPS and self.todo:
                 self._order(step)
@@ -101,7 +104,7 @@ class Alternating:
         self.seconds[self.going].append(time.perf_counter() - self.since)
         if self.going == "auto":
             self.limits.append(Watched.shared.reached)
-        self.going, self.calm = "", 0
+        self.going, self.calm, self.done = "", 0, time.perf_counter()
 
     @property
     def _newest(self) -> str:

@@ -102,6 +102,31 @@ def test_epochs_that_are_short_are_measured_together():
     assert set(found) - {None} == {found[2], found[22]}
 
 
+def test_whole_steps_beside_a_checkpoint_are_noted_exactly_and_once():
+    """Not the one with the copy, nor what lies between epochs or in a pause. None is kept outside a checkpoint."""
+    run = Run()
+    run.steps(60, 0.010, 0.002)
+    usual = run.stopwatch.usual_step_s
+    run.stopwatch.checkpoint_begun()
+    run.let(0.5)
+    run.steps(3, 0.010, 0.006)
+    with run.stopwatch.standing():
+        run.let(9.0)
+    run.steps(1, 0.010, 0.008)
+    run.stopwatch.checkpoint_begun()
+    run.let(0.25)
+    run.stopwatch.begin()
+    run.steps(1, 0.010, 0.007)
+    noted = run.stopwatch.taken_beside()
+    run.stopwatch.checkpoint_done()
+    run.stopwatch.begin()
+    run.steps(5, 0.010, 0.0)
+
+    assert usual == pytest.approx(0.012)
+    assert noted == [pytest.approx(one) for one in (0.016, 0.016, 0.018, 0.017)]
+    assert run.stopwatch.taken_beside() == []
+
+
 def test_steps_beside_a_checkpoint_do_not_count():
     """They are slower while it is written, and one waits for the copy; a checkpoint has budgets of its own."""
     run = Run()

@@ -124,11 +124,11 @@ def _of_steps(journal: Path) -> Table:
     return Table(("step", "epoch"), at, [int(wall) for wall in steps.wall], dict(steps.by_name), gaps)
 
 
-def _rows(journal: Path, *, by_epoch: bool) -> Sequence[numbers.Epoch | numbers.Validation]:
+def _rows(journal: Path, *, by_epoch: bool) -> Sequence[numbers.Row]:
     return numbers.epochs_of(journal) if by_epoch else numbers.validations_of(journal)
 
 
-def _of_rows(rows: Sequence[numbers.Epoch | numbers.Validation]) -> Table:
+def _of_rows(rows: Sequence[numbers.Row]) -> Table:
     names = numbers.names_of(rows)
     by_name = {name: [one.by_name.get(name, math.nan) for one in rows] for name in names}
     return Table(("epoch", "step"), [(one.epoch, one.step) for one in rows], (), dict(by_name), frozenset(names))

@@ -42,16 +42,8 @@ class Steps(NamedTuple):
         return len(self.step)
 
 
-class Epoch(NamedTuple):
-    """A finished epoch: its last step and its numbers, those of its validation among them."""
-
-    epoch: int
-    step: int
-    by_name: dict[str, float]
-
-
-class Validation(NamedTuple):
-    """A validation of the run as it stands: the epoch, the last step before it, and its results."""
+class Row(NamedTuple):
+    """The numbers of a finished epoch, or of a validation. `step`: the last step before its end."""
 
     epoch: int
     step: int
@@ -110,17 +102,17 @@ def _at(column: array[float], rows: Sequence[int]) -> array[float]:
     return array(column.typecode, [column[row] for row in rows])
 
 
-def epochs_of(journal: Path) -> list[Epoch]:
+def epochs_of(journal: Path) -> list[Row]:
     """Return the finished epochs of the run as it stands: means over their steps as `loss` and by metric.
 
     A mean is over the steps that have a number. Raises JournalError, OSError.
     """
-    ended: dict[int, Epoch] = {}
+    ended: dict[int, Row] = {}
     validated: dict[int, dict[str, float]] = {}
     for told in _told(journal):
         if told.type == "EpochFinished":
             means = {shown_name(name): value for name, value in told.metrics.items()}
-            ended[told.epoch] = Epoch(told.epoch, told.step, {"loss": told.train_loss, **means})
+            ended[told.epoch] = Row(told.epoch, told.step, {"loss": told.train_loss, **means})
         elif told.type == "RolledBack":
             # The run goes on within this epoch, or at its beginning.
             ended = {epoch: one for epoch, one in ended.items() if epoch < told.epoch}
@@ -130,16 +122,16 @@ def epochs_of(journal: Path) -> list[Epoch]:
     return [one._replace(by_name=one.by_name | validated.get(epoch, {})) for epoch, one in sorted(ended.items())]
 
 
-def validations_of(journal: Path) -> list[Validation]:
+def validations_of(journal: Path) -> list[Row]:
     """Return the validations of the run as it stands, within epochs and after them. Raises JournalError, OSError."""
     # By the place after which the run went on.
-    found: dict[tuple[int, int], Validation] = {}
+    found: dict[tuple[int, int], Row] = {}
     for told in _told(journal):
         if told.type == "RolledBack":
             found = {place: one for place, one in found.items() if place <= (told.epoch, told.batch)}
         elif told.type == "ValidationFinished" and told.metrics:
             place = (told.epoch, told.batch) if told.batch else (told.epoch + 1, 0)
-            found[place] = Validation(told.epoch, told.step, _results(told))
+            found[place] = Row(told.epoch, told.step, _results(told))
     return list(found.values())
 
 
@@ -156,6 +148,6 @@ def _results(told: _Told) -> dict[str, float]:
     return {f"{OF_A_VALIDATION}{name}": value for name, value in told.metrics.items()}
 
 
-def names_of(rows: Sequence[Epoch | Validation]) -> list[str]:
+def names_of(rows: Sequence[Row]) -> list[str]:
     """Return every name that one of the epochs or validations has, in the order in which they appear."""
     return list(dict.fromkeys(name for one in rows for name in one.by_name))

@@ -40,6 +40,7 @@ from tolariad.core.calc.settings.task_defaults import GIVEN
 from tolariad.core.state.run_state import RunState
 from tolariad.library.attached import Attached
 from tolariad.library.failed import RunFailed
+from tolariad.library.folders import warn_of_another
 from tolariad.library.loop_task import LoopTask, for_own_loop
 from tolariad.library.own_loop import OwnLoop
 from tolariad.library.recorder import hello
@@ -178,6 +179,7 @@ class Tolaria:
 
         settings = replace(settings, task=settings.task or GIVEN)
         require_no_pruning(settings)
+        warn_of_another(self.run_dir)
         wanted = hello(
             run_dir=str(self.run_dir.absolute()),
             config=str(self._source.absolute()) if self._source is not None else None,

@@ -69,8 +69,9 @@ class Pace:
         if self._due > now:
             time.sleep(self._due - now)
             self.waited_s += self._due - now
-        # Unused time is not saved up: the limit exists to prevent bursts.
-        self._due = max(self._due, now) + size / bytes_s
+        # No more unused time is saved up than that of one piece: the limit exists to prevent bursts.
+        of_piece = size / bytes_s
+        self._due = max(self._due, now - of_piece) + of_piece
 
     def written(self, descriptor: int, offset: int, size: int) -> None:
         """Start writing out the last piece. With a limit, wait until the piece before it is on the disk."""

@@ -83,7 +83,7 @@ class Trainer:
             setup,
             self._checkpoints,
             run_id,
-            paced=Paces(throttle, link.progress, end.page, lambda: self.stopwatch.usual_step_s),
+            paced=Paces(throttle, end.page, lambda: self.stopwatch),
             keep_free=kept_free(run_dir, settings.journal.segment_bytes),
         )
         self._snapshots = SnapshotHandler(setup, ring)
@@ -285,9 +285,9 @@ class Trainer:
         while not self._is_over and (group := self._fetch.of_step(batches)):
             before = self.step
             yield group
-            if self.validations.is_due(before) or self.validations.waits:
+            if self.validations.waits or self.validations.is_due(before):
                 with self.stopwatch.standing():
-                    self._validate_within(before)
+                    self._validate_within()
             if not (self._is_loop and self.stepper.position.batch == self.setup.train.batches):
                 self._stop()
         self.stepper.settle()
@@ -360,9 +360,9 @@ class Trainer:
             self._order = replace(self._order, tell_rates=False)
             self._reporter.report(m.RatesStandingReport(rates=self.setup.standing))
 
-    def _validate_within(self, before: int) -> None:
+    def _validate_within(self) -> None:
         """Validate within the epoch, unless a user's loop has done that; then wait until it is recorded."""
-        if not self.validations.waits and self.validations.is_due(before):
+        if not self.validations.waits:
             self.validations.within_epoch()
         self.validations.wait()
 

@@ -46,6 +46,20 @@ def test_masks_are_judged_with_reasons(changes, decision, reason):
 
 
 @pytest.mark.parametrize(
+    ("accuracy", "reason"),
+    [
+        (0.97, "The loss rises by 0.0300 of what it is, more than 0.0200."),
+        (0.9, "The loss rises by 0.1000 of what it is; at most 0.0500 are allowed."),
+    ],
+)
+def test_of_a_task_without_accuracy_the_reason_is_its_loss(accuracy, reason):
+    """Its accuracy is 1 - the relative rise of the loss, of which nobody has heard."""
+    measured = msgspec.structs.replace(HEALTHY, accuracy_before=1.0, accuracy=accuracy)
+
+    assert judge(measured, PRUNE, "loss").reasons == (reason,)
+
+
+@pytest.mark.parametrize(
     "field", ["accuracy_before", "accuracy", "gradient_norm_before", "gradient_norm", "spread", "layer_share", "memory"]
 )
 def test_a_number_that_is_not_finite_never_passes(field):

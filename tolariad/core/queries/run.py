@@ -113,7 +113,8 @@ _WAYS: Final[Mapping[m.FailureKind, tuple[str, str]]] = {
         (
             "start the program again to go on with the difference; later ones are then only recorded. In a loop of "
             "your own: `enumerate(run.batches())` begins at 0 after a resume, and run.batch is the batch's index in "
-            "its epoch; what else the loop counts or keeps is saved by run.keep()"
+            "its epoch; what else the loop counts or keeps is saved by run.keep(). The order of a set of strings is "
+            "another one in each process: sort it"
         ),
     ),
     m.FailureKind.CHECKPOINT: (

@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from typing import Final, Protocol
 
-from msgspec.structs import replace
-
 from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
@@ -53,8 +51,7 @@ def _is_time_over(state: Reads, mono: int) -> bool:
 
 def after_epoch(state: Reads, event: m.EpochFinished, at: At[Reads]) -> Decision | None:
     """After an epoch: end training if its patience or its hours are over."""
-    patience, limits = state.run.policy.patience, state.limits
-    if patience is not None and not limits.reached and limits.since_best(event.epoch) >= patience:
+    if _is_out_of_patience(state, event.epoch):
         return _end(state, m.Limit.PATIENCE)
     return _end(state, m.Limit.HOURS) if _is_time_over(state, at.now.mono) else None
 
@@ -100,16 +97,18 @@ def _judged(state: Reads, event: m.ValidationFinished) -> Decision | None:
         why = f"keep_best or stop.patience needs the validation's {policy.metric}; its metrics are: {there}"
         return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
     if math.isnan(value) or not _is_better(value, state.limits.best, policy.better):
-        return _out_of_patience(state, event.epoch) if event.batch else None
-    improved = m.ValidationImproved(epoch=event.epoch, metric=policy.metric, value=value, batch=event.batch)
-    return Decision((replace(improved, step=event.step) if event.batch else improved,))
+        # At an epoch's end that waits for its report (`after_epoch`).
+        is_over = event.batch and _is_out_of_patience(state, event.epoch - 1)
+        return _end(state, m.Limit.PATIENCE) if is_over else None
+    step = event.step if event.batch else 0
+    improved = m.ValidationImproved(epoch=event.epoch, metric=policy.metric, value=value, batch=event.batch, step=step)
+    return Decision((improved,))
 
 
-def _out_of_patience(state: Reads, epoch: int) -> Decision | None:
-    """End training amid an epoch. At an epoch's end that waits for its report (`after_epoch`)."""
+def _is_out_of_patience(state: Reads, ended: int) -> bool:
+    """Return whether too many validations came after the best one, when `ended` epochs have ended."""
     patience, limits = state.run.policy.patience, state.limits
-    is_out = patience is not None and not limits.reached and limits.since_best(epoch - 1) >= patience
-    return _end(state, m.Limit.PATIENCE) if is_out else None
+    return patience is not None and not limits.reached and limits.since_best(ended) >= patience
 
 
 def _is_better(value: float, best: float | None, better: Better) -> bool:

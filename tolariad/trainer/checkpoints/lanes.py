@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     Pair = tuple[torch.Tensor, torch.Tensor]
+    # Copies the second tensor of each pair into the first.
+    Copy = Callable[[list[Pair]], None]
     Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 # From this size on, the C library of a trainer copies past the caches (see `supervisor.process`), which saves one of

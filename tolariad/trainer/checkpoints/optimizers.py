@@ -24,13 +24,11 @@ from tolariad.trainer.checkpoints.tensors import overlap, place_of
 from tolariad.trainer.checkpoints.tree import Given, NotCapturable, Stored, encode_tree, made
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from torch import nn
 
     from tolariad.trainer.optim.owners import Owner
-
-    Copy = Callable[[list[tuple[torch.Tensor, torch.Tensor]]], None]
 
 
 def optimizer_tree(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -103,7 +101,7 @@ def try_a_step(optimizer: torch.optim.Optimizer) -> None:
 
 
 def restore_optimizer(
-    optimizer: torch.optim.Optimizer, tree: dict[str, Any], device: torch.device, copy: Copy | None = None
+    optimizer: torch.optim.Optimizer, tree: dict[str, Any], device: torch.device, copy: lanes.Copy | None = None
 ) -> None:
     """Restore the optimizer's state in its original dtypes, and in its live tensors if they fit.
 

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tolariad.trainer.parts.part import Copy
     from tolariad.trainer.setup import Setup
 
 # The names of the parts without which a model does not compute what it did.
@@ -147,7 +146,7 @@ def check_target(setup: Setup, loaded: Loaded) -> None:
 def restore(
     setup: Setup,
     loaded: Loaded,
-    copy: Copy | None = None,
+    copy: lanes.Copy | None = None,
     done: Callable[[str], None] = lambda _: None,
     *,
     limit_s: float | None = None,
@@ -182,6 +181,7 @@ def restore_weights(setup: Setup, loaded: Loaded) -> None:
     parts = [part for part in setup.parts if part.name in _OF_WEIGHTS]
     for part in parts:
         part.fit(loaded)
+    held = Restoring(loaded=loaded, device=setup.device)
     for part in parts:
-        part.load(Restoring(loaded=loaded, device=setup.device))
+        part.load(held)
     setup.garden.load(loaded.slots, loaded.position.step)

@@ -26,7 +26,9 @@ A step that is not timed costs a few calls more than one without measurement.
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, ParamSpec, TypeVar
@@ -57,8 +59,10 @@ _TIMED: Final = 1 / 8
 _GOLDEN: Final = 0.6180339887498949
 # If measuring costs as much as the work itself, only one step in this many is measured.
 _SAMPLED: Final = 64
-# The weight of the newest step in the usual duration.
-_NEWEST: Final = 0.1
+# The usual duration is the median of so many timed steps.
+_USUAL: Final = 33
+# At most so many steps beside a checkpoint are kept until they are taken.
+_BESIDE: Final = 256
 
 
 def held_bytes(device: torch.device) -> int:
@@ -132,8 +136,11 @@ class Stopwatch:
         self._since = self._own = self._standing = 0.0
         self._lent: float | None = None
         self._is_checkpointing = False
-        # A moving average over the timed steps; 0 before the first one. None of them is beside a checkpoint.
-        self.usual_step_s = 0.0
+        # Of the last timed steps, none of which is beside a checkpoint.
+        self._usual: deque[float] = deque(maxlen=_USUAL)
+        # Of whole steps beside a checkpoint. `_is_beside`: this one is.
+        self._beside: deque[float] = deque(maxlen=_BESIDE)
+        self._is_beside = False
         # Of the timed steps that are in no measurement yet.
         self._steps = 0
         self._whole_s = self._own_s = 0.0
@@ -200,7 +207,9 @@ class Stopwatch:
             self._steps += 1
             self._whole_s += took
             self._own_s += self._own
-            self.usual_step_s += _NEWEST * (took - self.usual_step_s) if self.usual_step_s else took
+            self._usual.append(took)
+        elif self._is_beside:
+            self._beside.append(self._clock() - self._since - self._standing)
         self._made += 1
         if self._made == FIRST_STEPS:
             self._bytes = max(1, self._own_bytes(self._ours()))
@@ -212,8 +221,9 @@ class Stopwatch:
         self._begin_step()
 
     def _begin_step(self) -> None:
-        self.times_task = self._made * _GOLDEN % 1.0 < self._share and not self._is_checkpointing
-        if self.times_task:
+        self._is_beside = self._is_checkpointing
+        self.times_task = self._made * _GOLDEN % 1.0 < self._share and not self._is_beside
+        if self.times_task or self._is_beside:
             self._since, self._own, self._standing = self._clock(), 0.0, 0.0
 
     def checkpoint_begun(self) -> None:
@@ -223,6 +233,18 @@ class Stopwatch:
     def checkpoint_done(self) -> None:
         """No checkpoint is being written any more: the next step counts again."""
         self._is_checkpointing = False
+
+    @property
+    def usual_step_s(self) -> float:
+        """The median of the last timed steps, in seconds; 0 before the first one. Any thread may ask."""
+        return statistics.median(self._usual.copy() or (0.0,))
+
+    def taken_beside(self) -> list[float]:
+        """Return the seconds of the whole steps beside a checkpoint since the last call. Any one thread may call.
+
+        A step that contains the copy is none of them. Times between epochs and pauses are in no step.
+        """
+        return [self._beside.popleft() for _ in range(len(self._beside))]
 
     # -- around an epoch's end -----------------------------------------------------------------------------------------
 

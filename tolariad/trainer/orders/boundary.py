@@ -109,21 +109,18 @@ class Boundary:
 
     def wait_for_continue(self, epoch: int) -> None:
         """Return when the epoch after `epoch` may begin. Obey other orders meanwhile."""
-
-        # Only the answer for this epoch: a Continue of another one may still be in flight, and has no effect.
-        def goes_on(order: TrainerEffect) -> bool:
-            return isinstance(order, m.Continue) and (order.epoch, order.batch) == (epoch, 0)
-
-        while not self._inbox.obey_up_to(goes_on, ObeyPoint.EPOCH_END):
-            self._inbox.stand(Activity.END)
+        self._wait_for_continue(epoch, 0, ObeyPoint.EPOCH_END)
 
     def wait_after_validation(self, epoch: int, batch: int) -> None:
         """Return when the validation after `batch` of `epoch` is recorded. Take the checkpoint that it leads to."""
+        self._wait_for_continue(epoch, batch, ObeyPoint.VALIDATED)
 
+    def _wait_for_continue(self, epoch: int, batch: int, point: ObeyPoint) -> None:
+        # Only the answer for this place: a Continue of another one may still be in flight, and has no effect.
         def goes_on(order: TrainerEffect) -> bool:
             return isinstance(order, m.Continue) and (order.epoch, order.batch) == (epoch, batch)
 
-        while not self._inbox.obey_up_to(goes_on, ObeyPoint.VALIDATED):
+        while not self._inbox.obey_up_to(goes_on, point):
             self._inbox.stand(Activity.END)
 
     def serve_until_exit(self, situation: Callable[[], object] = lambda: None) -> None:

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.orders import Link
     from tolariad.trainer.orders.numbered import Kind
 
-    Copy = Callable[[list[tuple[torch.Tensor, torch.Tensor]]], None]
     Files = Mapping[str, Mapping[str, torch.Tensor]]
     Orders = Mapping[type[m.AnyBoundaryOrder], Kind]
 
@@ -63,7 +62,7 @@ class Restoring:
 
     loaded: Loaded
     device: torch.device
-    copy: Copy = lanes.copy
+    copy: lanes.Copy = lanes.copy
     done: Callable[[str], None] = _quiet
     limit_s: float | None = None
 

@@ -24,18 +24,15 @@ from tolariad.trainer.pruning.units import PruningRefused
 from tolariad.trainer.pruning.watch import StepTimes, Window, WindowWatch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from tolariad.core import messages as m
     from tolariad.core.calc.settings.pruning import Prune
     from tolariad.trainer.architecture import Ledger
+    from tolariad.trainer.checkpoints.lanes import Copy
     from tolariad.trainer.health.monitor import Monitor
     from tolariad.trainer.lr import UnifiedLRController
     from tolariad.trainer.optim.average import Average
     from tolariad.trainer.optim.owners import Owner
     from tolariad.trainer.seeds.garden import Garden
-
-    Copy = Callable[[list[tuple[torch.Tensor, torch.Tensor]]], None]
 
 
 class MaskedCycle(NamedTuple):

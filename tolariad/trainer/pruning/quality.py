@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
-from tolariad.core.calc.pruning.verdict import accuracy_by_loss, loss_scale
+from tolariad.core.calc.pruning.verdict import ACCURACY, accuracy_by_loss, loss_scale
 
 SLICES: Final = 5
 # For each slice: the mean of the metric, and the number of samples.
@@ -30,7 +30,7 @@ class Quality(NamedTuple):
 
 def metric_of(means: Mapping[str, float]) -> str:
     """Return the metric to compare models by; "" if there is none."""
-    return next((name for name in ("accuracy", "loss") if name in means), "")
+    return next((name for name in (ACCURACY, "loss") if name in means), "")
 
 
 def quality_of(metric: str, levels: Levels, before: Levels) -> Quality:
@@ -40,7 +40,7 @@ def quality_of(metric: str, levels: Levels, before: Levels) -> Quality:
     """
     mean = mean_of(levels)
     spread = statistics.stdev([one for one, _ in levels]) / math.sqrt(len(levels)) if len(levels) > 1 else 0.0
-    if metric == "accuracy":
+    if metric == ACCURACY:
         return Quality(mean, spread)
     was = mean_of(before)
     return Quality(accuracy_by_loss(mean, was), spread / loss_scale(was))

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
-from tolariad.core.calc.pruning.verdict import accuracy_limit
+from tolariad.core.calc.pruning.verdict import ACCURACY, accuracy_limit, in_words
 from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.pruning.evidence import held_out_slices
 from tolariad.trainer.pruning.quality import SLICES, Levels, Quality, metric_of, quality_of
@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
 
 class Rechecked(NamedTuple):
-    """The model at the boundary, without the masks and with them."""
+    """The model at the boundary, without the masks and with them. `metric`: the one by which it was measured."""
 
     before: Quality
     masked: Quality
+    metric: str
 
 
 def recheck(setup: Setup, coordinates: Coordinates, beat: Callable[[], None]) -> Rechecked | None:
@@ -52,9 +53,10 @@ def recheck(setup: Setup, coordinates: Coordinates, beat: Callable[[], None]) ->
     most = accuracy_limit(setup.settings.prune, found.before.accuracy, found.before.spread)
     # Negated: a NaN is not within the limit.
     if not drop <= most:  # safety: newer-weights-asked
+        was = f" from {found.before.accuracy:.4f}" if found.metric == ACCURACY else ""
         raise PruningRefused(
-            f"training has gone on since they were analysed: with them the accuracy falls by {drop:.4f} from "
-            f"{found.before.accuracy:.4f} now; at most {most:.4f} are allowed (prune.validation.accuracy_retention)"
+            f"training has gone on since they were analysed: with them {in_words(drop, found.metric)}{was} now; at "
+            f"most {most:.4f} are allowed (prune.validation.accuracy_retention)"
         )
     return found
 
@@ -74,7 +76,7 @@ def _evaluated(setup: Setup, coordinates: Coordinates, beat: Callable[[], None])
         return None
     with zeroed(setup, coordinates):
         masked = levels()
-    return Rechecked(quality_of(metric, before, before), quality_of(metric, masked, before))
+    return Rechecked(quality_of(metric, before, before), quality_of(metric, masked, before), metric)
 
 
 @contextmanager

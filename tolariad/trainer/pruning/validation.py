@@ -66,6 +66,11 @@ class MaskValidation:
         self._flow = self._gradients(masks_of(setup.model, groups, self._together({})).coordinates)
         self._judges_memory = may_judge_memory(setup.device, setup.settings.prune.safety)
 
+    @property
+    def metric(self) -> str:
+        """The metric by which masks are judged: the accuracy, else a loss."""
+        return self._metric
+
     def measure(self, units: Units) -> MaskMeasure:
         """Return what the masks of these units, and of those before, do to the model."""
         before = quality_of(self._metric, self._levels, self._levels)

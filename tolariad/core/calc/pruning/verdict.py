@@ -9,11 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from enum import Enum, IntEnum
-from typing import Protocol
+from typing import Final, Protocol
 
 from msgspec import Struct
 
 from tolariad.core.calc.settings.pruning import Prune, PruneSafety
+
+# The metric of tasks that have it. Others are judged by a loss (`accuracy_by_loss`).
+ACCURACY: Final = "accuracy"
 
 
 class PruningDecision(IntEnum):
@@ -94,7 +97,7 @@ def loss_scale(before: float) -> float:
 def accuracy_of(metrics: Mapping[str, float], loss_before: float | None) -> float | None:
     """Return the accuracy in the metrics of a validation, or, if a loss is given, that by this loss. None: unknown."""
     if loss_before is None:
-        return metrics.get("accuracy")
+        return metrics.get(ACCURACY)
     loss = metrics.get("loss")
     return None if loss is None else accuracy_by_loss(loss, loss_before)
 
@@ -104,16 +107,26 @@ def accuracy_limit(prune: Prune, before: float, spread: float) -> float:
     return max((1.0 - prune.validation.accuracy_retention) * before, accuracy_margin(prune.safety, spread))
 
 
-def judge(measured: MaskMeasure, prune: Prune) -> MaskVerdict:
-    """Return the verdict on masks. One reason against them is enough for NO_GO."""
-    against = tuple(_against(measured, prune))
+def in_words(drop: float, metric: str) -> str:
+    """Return a drop of the accuracy as a clause; by another metric it is the relative rise of a loss."""
+    return f"the accuracy falls by {drop:.4f}" if metric == ACCURACY else f"the loss rises by {drop:.4f} of what it is"
+
+
+def _begun(clause: str) -> str:
+    """Return the clause as the beginning of a sentence."""
+    return f"{clause[0].upper()}{clause[1:]}"
+
+
+def judge(measured: MaskMeasure, prune: Prune, metric: str = ACCURACY) -> MaskVerdict:
+    """Return the verdict on masks. One reason against them is enough for NO_GO. `metric`: what was measured."""
+    against = tuple(_against(measured, prune, metric))
     if against:
         return MaskVerdict(decision=PruningDecision.NO_GO, reasons=against)
-    doubts = tuple(_doubts(measured, prune))
+    doubts = tuple(_doubts(measured, prune, metric))
     return MaskVerdict(decision=PruningDecision.CONDITIONAL_GO if doubts else PruningDecision.GO, reasons=doubts)
 
 
-def _against(measured: MaskMeasure, prune: Prune) -> Iterator[str]:
+def _against(measured: MaskMeasure, prune: Prune, metric: str) -> Iterator[str]:
     limits = prune.validation
     if measured.structure:
         yield f"The masks do not fit the model: {measured.structure}."
@@ -128,7 +141,7 @@ def _against(measured: MaskMeasure, prune: Prune) -> Iterator[str]:
     drop = measured.accuracy_before - measured.accuracy
     most = accuracy_limit(prune, measured.accuracy_before, measured.spread)
     if drop > most:
-        yield f"The accuracy falls by {drop:.4f}; at most {most:.4f} are allowed."
+        yield f"{_begun(in_words(drop, metric))}; at most {most:.4f} are allowed."
     ratio = _ratio(measured.gradient_norm, measured.gradient_norm_before)
     if ratio > limits.gradient_ratio:
         yield f"The gradient norm grows {ratio:.3g} times; at most {limits.gradient_ratio:g} times are allowed."
@@ -136,10 +149,10 @@ def _against(measured: MaskMeasure, prune: Prune) -> Iterator[str]:
         yield f"{measured.memory:.0%} of the memory are in use; the limit is {prune.safety.memory:.0%}."
 
 
-def _doubts(measured: MaskMeasure, prune: Prune) -> Iterator[str]:
+def _doubts(measured: MaskMeasure, prune: Prune, metric: str) -> Iterator[str]:
     drop, margin = measured.accuracy_before - measured.accuracy, _margin(measured, prune.safety)
     if drop > margin:
-        yield f"The accuracy falls by {drop:.4f}, more than {margin:.4f}."
+        yield f"{_begun(in_words(drop, metric))}, more than {margin:.4f}."
     ratio = _ratio(measured.gradient_norm, measured.gradient_norm_before)
     if ratio > prune.safety.gradient_norm:
         yield f"The gradient norm grows {ratio:.3g} times, more than {prune.safety.gradient_norm:g} times."

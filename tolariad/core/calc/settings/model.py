@@ -229,7 +229,10 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     ] = None
     tokens: Annotated[
         units.Positive | None,
-        Meta(description="end after so many tokens, which the task counts: `loss` returns `tokens` beside the loss"),
+        Meta(
+            description="end after so many tokens, or a step later; the task counts them: `loss` returns `tokens` "
+            "beside the loss"
+        ),
     ] = None
     hours: Annotated[
         units.Hours | None,

@@ -29,9 +29,9 @@ class PruneSafety(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
 
     grace_steps: Annotated[Steps, Meta(description="steps after the masks that are not judged")] = 20
     window_steps: Annotated[units.Positive, Meta(description="steps that are compared with as many before")] = 200
-    accuracy_drop: Annotated[Share, Meta(description="greatest drop of the accuracy, absolute: a rollback follows")] = (
-        0.02
-    )
+    accuracy_drop: Annotated[
+        Share, Meta(description="greatest drop of the accuracy, or rise of the loss of what it was: a rollback follows")
+    ] = 0.02
     spread_factor: Annotated[
         units.Coefficient,
         Meta(description="the drop may be this times the spread of repeated validations, if that is more"),
@@ -50,7 +50,8 @@ class PruneValidation(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The validation of masks on a copy of the model, before they may be applied."""
 
     accuracy_retention: Annotated[
-        Share, Meta(description="least accuracy, relative; below it the masks are refused")
+        Share,
+        Meta(description="least accuracy, relative, or 1 - the relative rise of the loss; below it masks are refused"),
     ] = 0.95
     gradient_ratio: Annotated[
         Factor, Meta(description="greatest gradient norm, relative; above it the masks are refused")
