@@ -52,6 +52,20 @@ def test_the_status_says_in_one_line_what_the_detector_does_not_act_on(recorder)
     assert line(detect_finite=False) == []
 
 
+def test_the_status_shows_the_newest_announced_stage(recorder):
+    """What was announced, and from which step on. Without a stage there is no line."""
+
+    def line() -> list[str]:
+        shown = run_status(recorder.state, "/r", facts(recorder))
+        return [one for one in status_lines(msgspec.to_builtins(shown)) if one.startswith("  stage ")]
+
+    assert line() == []
+    for number, why in enumerate(("new classes", "harder\x1b[31m batches"), 1):
+        order = m.BeginStage(why=why)
+        recorder.record(m.OrderActed(order=order, applied_before_step=7 * number, number=number))
+    assert line() == ["  stage       since step 14: harder\\x1b[31m batches"]
+
+
 def test_speed_and_time_left_follow_the_steps(recorder):
     """Steps of ten milliseconds give almost a hundred steps per second, and the matching time left."""
     for _ in range(9):

@@ -277,7 +277,7 @@ class Trainer:
         self.wait_epoch = epoch
         if epoch > order.epoch_validated:
             result = m.ValidationReport(
-                epoch=epoch, step=self.step, metrics={self.metric: self.accuracy[epoch]}, samples=5, seconds=0.1
+                epoch=epoch, step=self.step, metrics={self.metric: self.accuracy[epoch]}, samples=500, seconds=0.1
             )
             self.todo.extend([result, m.EpochReport(epoch=epoch, step=self.step)])
             return m.Told(event=m.ValidationBegun(epoch=epoch, step=self.step))

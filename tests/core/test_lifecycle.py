@@ -22,6 +22,7 @@ KEEP_BEST = {"keep_best": True, "metric": "accuracy", "better": m.Better.MAX}
 BEST_EPOCH = max(ACCURACY, key=ACCURACY.__getitem__)
 ENDS = {
     m.CheckpointBegun: (m.CheckpointCommitted, m.CheckpointAborted),
+    m.ComparisonBegun: (m.StatesCompared, m.ComparisonAborted),
     m.CheckpointDeletionBegun: (m.CheckpointDeleted, m.CheckpointDeletionAborted),
     m.RerunBegun: (m.RerunFinished, m.RerunAborted),
     m.RollbackBegun: (m.RolledBack, m.RollbackAborted),

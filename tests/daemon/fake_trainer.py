@@ -105,6 +105,7 @@ class Fake:
         self.link.inbox.register(m.SetQuarantine, lambda _: None)
         self.link.inbox.register(m.SetEnd, self.set_end)
         self.link.inbox.register(m.MoveSeed, self.move)
+        self.link.inbox.register(m.BeginStage, self.begin_stage)
         self.epochs = 0
         slots = tuple(map(m.SlotFound, filter(None, os.environ.get("FAKE_SLOTS", "").split(","))))
         self.reporter.report(
@@ -130,6 +131,10 @@ class Fake:
         """Move a seed that has no module."""
         before = self.progress.step + 1
         self.reporter.report(m.SeedMovedReport(order=order.cause, applied_before_step=before, parameters_added=4))
+
+    def begin_stage(self, order: m.BeginStage) -> None:
+        """Answer that the stage begins."""
+        self.reporter.report(m.BoundaryOrderReport(order=order.cause, applied_before_step=self.progress.step + 1))
 
     def take(self, order: m.TakeCheckpoint) -> None:
         """Write a checkpoint without content."""

@@ -40,6 +40,7 @@ COMPRESSOR = zstandard.ZstdCompressor(
     compression_params=zstandard.ZstdCompressionParameters.from_level(22, window_log=27, enable_ldm=True)
 )
 SOURCES = (
+    "tests/library/test_autopilot.py",
     "tests/library/test_growing.py",
     "tests/library/test_recorded_growth.py",
     "tests/library/test_extend.py",

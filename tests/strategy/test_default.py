@@ -282,6 +282,9 @@ def test_after_its_rollback_the_rate_is_lowered_once():
         ({"findings": 3.0}, True),
         ({"findings": 2.0}, False),
         ({"skipped_steps": 6.0, "epoch_steps": 0.0}, False),
+        ({"skipped_steps": 1.0, "epoch_steps": 16.0}, False),
+        ({"skipped_steps": 2.0, "epoch_steps": 4.0}, False),
+        ({"skipped_steps": 3.0, "epoch_steps": 16.0}, True),
     ],
 )
 def test_instability_halves_the_rate(metrics, is_calmed):

@@ -76,7 +76,7 @@ def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, st
 
     Words for the course of the run: pause, resume, stop, end, completion, phase, checkpoint, rejected, rerun, rollback.
     Words for troubles: death, hang, failure, freeze, spike, skip, nan, violation, conservative, memory. Words for
-    changes: lr, hyperparameters, strategy, seed, prune, compaction.
+    changes: lr, stage, hyperparameters, strategy, seed, prune, compaction.
 
     If several events fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of
     this slot.

@@ -10,6 +10,7 @@ import click
 from tolariad.cli import naming, output, runs, trials
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.stored import wanted
+from tolariad.core import queries as q
 from tolariad.forensics.words import safe
 from tolariad.storage.export import Exported, NoAverage, Weights
 from tolariad.storage.export import export_weights as export
@@ -26,7 +27,13 @@ _OF_TORCH: Final = (".pt", ".pth", ".bin")
 
 @click.command("export-weights")
 @naming.argument
-@click.option("--id", "--checkpoint", "id_", metavar="ID", help="The checkpoint's id, `best` or `last` (the default).")
+@click.option(
+    "--id",
+    "--checkpoint",
+    "id_",
+    metavar="ID",
+    help="The checkpoint's id, `best`, or `last`: the default, but for a run that halted.",
+)
 @click.option(
     "--ema",
     "weights",
@@ -54,7 +61,9 @@ def export_weights(
     --with-optimizer, a dict with `model` and `optimizer` (`optimizers` by name, if there are several). The checkpoint
     is verified first.
     """
-    entry, chosen = wanted(runs.folded(journal).checkpoints, id_), weights or Weights.TRAINED
+    state = runs.folded(journal)
+    # Of a run that halted not the newest one, which may have the fault.
+    entry, chosen = wanted(state.checkpoints, id_ or q.last_healthy(state) or None), weights or Weights.TRAINED
     is_folder = file.endswith("/") or Path(file).is_dir() or (with_optimizer and not Path(file).suffix)
     if with_optimizer and not is_folder and Path(file).suffix not in _OF_TORCH:
         raise click.UsageError(f"--with-optimizer needs a .pt file or a folder, not {file}")

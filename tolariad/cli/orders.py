@@ -213,6 +213,18 @@ def note(*, text: str) -> Parameters:
     return {"text": text}
 
 
+@click.command()
+@click.argument("text", callback=at_most(NOTE_CHARACTERS_MAX))
+@sends("Stage")
+def stage(*, text: str) -> Parameters:
+    """Announce a change that may make the loss jump.
+
+    Examples are another objective, new classes, or harder data. From the next step on the detector learns the loss's
+    new level, and the jump is no finding. `tolaria why RUN stage` shows it.
+    """
+    return {"text": text}
+
+
 def _rollback_question(target: runs.Target, parameters: Parameters) -> str:
     """Return the question of a rollback: where it goes, and what it gives up. Raises CommandError if it is refused."""
     from tolariad.core import messages as m

@@ -85,6 +85,7 @@ def _facts(status: Status) -> Iterator[str]:
         "last error": safe(str(status["last_error"] or "")),
         "disk": status.get("disk_low") and f"{safe(status['disk_low'])}; {_DISK_ADVICE}",
         "detector": safe(str(status.get("detector") or "")),
+        "stage": status.get("stage") and _stage(status["stage"]),
         "emergency": emergency and f"{painted(safe(emergency['level'].upper()), 'red')}: {safe(emergency['why'])}",
         "mode": status.get("conservative") and _conservative(status["conservative"]),
         "memory": status.get("memory") and _memory(status["memory"]),
@@ -253,6 +254,10 @@ def _journal(journal: Status) -> str:
     if journal["write_age_s"] and journal["write_age_s"] > 1:
         shown += f", the disk has not answered for {duration(journal['write_age_s'])}"
     return f"{shown}, FAILED: {safe(journal['failed'])}" if journal["failed"] else shown
+
+
+def _stage(told: Status) -> str:
+    return f"since step {told['step']}: {safe(str(told['why']))}"
 
 
 def _memory(pressure: Status) -> str:

@@ -179,6 +179,13 @@ class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The newest announced stage: what changed, and its first update."""
+
+    why: str
+    step: int
+
+
 class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The reply of `Status`, and the output of `tolaria status --json`.
 
@@ -187,7 +194,8 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     validation, by the task's names; `step_metrics`: those of the last step. `said`: the newest actions, oldest first.
     `troubles`: all kinds that there were since the run began, the one that occurred last at the end. `served_by`:
     `daemon` or `library` (a program that calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this
-    process. `detector`: what it does not act on, if findings are only recorded. `dir_inode`: device and inode of `dir`,
+    process. `detector`: what it does not act on, if findings are only recorded. `stage`: the
+    newest announced stage. `dir_inode`: device and inode of `dir`,
     of a live run: a client compares them, because a copy of the folder has the same run's id.
     `dead`: the run has not ended, but nothing records it: its process was killed on this machine. If the run was
     recorded on another machine, or before this one was booted, that is not known.
@@ -246,6 +254,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     pruning: PruneSummary | None = None
     detector: str | None = None
     dir_inode: str | None = None
+    stage: StageStatus | None = None
     dead: bool = False
 
 

@@ -18,6 +18,7 @@ from tolariad.control.replies import (
     MemoryStatus,
     RunStatus,
     Server,
+    StageStatus,
     TrainerStatus,
 )
 from tolariad.control.said_status import said_status, trouble_status
@@ -118,17 +119,22 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         pruning=prune_summary(state),
         detector=_detector(state),
         dir_inode=facts.dir_inode,
+        stage=_stage(state),
     )
 
 
 def _detector(state: RunState) -> str | None:
-    """Return what the detector's findings do not lead to, while the run may train."""
-    policy = state.run.policy
-    if state.run.phase in st.TERMINAL or (policy.detect_rollback and policy.detect_finite):
+    """Return what the detector's findings do not lead to, while the run may train; or what the autopilot does."""
+    if state.run.phase in st.TERMINAL:
         return None
-    if not policy.detect_rollback:
+    if not state.run.policy.detect_rollback:
         return "findings are only recorded; the run does not roll back for them (detect.rollback)"
-    return "rolls back only if a value is not finite; a finite rise is only recorded (detect.rollback)"
+    return q.autopilot_in_words(state)
+
+
+def _stage(state: RunState) -> StageStatus | None:
+    newest = state.stages.newest
+    return StageStatus(why=newest.why, step=newest.before_step) if newest is not None else None
 
 
 def _number(name: str, value: float | None) -> dict[str, Any]:

@@ -154,10 +154,10 @@ def policy_of(settings: Settings) -> m.Policy:
         lr_probes=breaker.probes,
         skip_batches=settings.rollback.skip_batches,
         skip_batch_on_death=settings.on_death == "skip_batch",
-        detect_rollback=settings.detect.act and settings.detect.rollback is not False,
-        # Who asks for a halt asks for the rollbacks before it.
-        detect_finite=settings.detect.rollback or settings.detect.halt,
+        detect_rollback=settings.detect.act and settings.detect.rollback,
+        detect_trial=settings.detect.trial,
         detect_halt=settings.detect.halt,
+        accumulate=settings.accumulate,
         budgets_act=settings.budgets.act,
         budget_limits=st.limits_of(settings),
         breakers=st.breakers_of(settings),

@@ -66,6 +66,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     ),
     "compaction": (_COMPACTED, "OrderGiven:CompactModel"),
     "strategy": ("StrategyAnswered|StrategyTimedOut", "StrategyAsked"),
+    "stage": ("OrderActed:BeginStage", "OrderAborted:BeginStage|OrderGiven:BeginStage"),
     "hyperparameters": (
         "OrderActed:SetHyperparameters",
         "OrderAborted:SetHyperparameters|OrderGiven:SetHyperparameters",
@@ -96,6 +97,7 @@ _NEVER: Final = {
     "prune": "pruned nothing, and analysed nothing that could be pruned",
     "compaction": "removed no masked unit from the model, and no compaction was ordered",
     "strategy": "never asked a strategy",
+    "stage": "began no announced stage, and none was ordered",
     "hyperparameters": "changed no value of an optimizer but its rate",
 }
 # The events that judge masks: a report or a validation causes them.

@@ -280,6 +280,7 @@ def _measured(message: pb.MaskMeasurement) -> MaskMeasure:
         gradient_norm=message.gradient_norm,
         layer_share=message.layer_share,
         spread=message.spread,
+        samples=message.samples,
         structure=message.structure,
         without_gradient=tuple(message.without_gradient),
         memory=message.memory if message.HasField("memory") else None,

@@ -22,6 +22,8 @@ from tolariad.library.batches import Batches
 from tolariad.library.leaving import close_at_exit, was_broken_off
 from tolariad.library.loop_task import LoopMisused, LoopTask
 from tolariad.library.own_step import LoopStep
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.health.stages import Scope, checked
 from tolariad.trainer.step.fetch import EpochBegins
 from tolariad.trainer.step.updates import checked_metrics
 from tolariad.trainer.step.validate import Metrics
@@ -83,6 +85,8 @@ class OwnLoop:
         # In mid-epoch: undoes what the loop's code for the begin of the epoch does to kept objects and generators.
         self._put_back: Callable[[], None] | None = None
         self._values: dict[str, Any] = {}
+        # The stages that were announced before the loop.
+        self._before_loop: list[str] = []
 
     # -- before the loop -----------------------------------------------------------------------------------------------
 
@@ -283,6 +287,22 @@ class OwnLoop:
         if self._step is not None:
             self._step.log({name: value})
 
+    def new_stage(self, why: str) -> None:
+        """Announce a change that may make the loss jump, from the next step on: another objective, other data.
+
+        The detector then learns the loss's new level, so that the jump is no finding. `why` says what changed. Call it
+        where your program makes the change: before the loop, at an epoch's begin, or between two steps. If the program
+        runs again, the same call changes nothing. Raises LoopMisused.
+        """
+        try:
+            if self._trainer is None:
+                self._before_loop.append(checked(why))
+            elif not self.interrupted:
+                scope = Scope.EPOCH if isinstance(self._due, EpochBegins) else Scope.HERE
+                self._within("new_stage").guarded(self._running.stages.announce, why, scope)
+        except SetupRefused as refused:
+            raise LoopMisused(str(refused)) from refused
+
     @property
     def metrics(self) -> dict[str, float]:
         """The last numbers that were given to `step`, `stepped` and `log`, by name."""
@@ -304,6 +324,8 @@ class OwnLoop:
             # The next trainer restores a checkpoint: only when the epoch's code has run to its end.
             yield None
         self._trainer, self._step = trainer, LoopStep(trainer)
+        for why in self._before_loop:
+            trainer.setup.stages.announce(why, Scope.RUN)
         yield from trainer.flow()
 
     def _stop_here(self) -> bool:

@@ -53,6 +53,7 @@ class PolicyLimits(Struct, frozen=True, kw_only=True):
     # The run.
     diverged: float = 3.0  # share above the best loss, from which it has diverged
     skipped_share: float = 0.05  # of the updates of an epoch
+    skipped_min: int = 3  # fewer skips in an epoch are no trouble, whatever their share
     findings: int = 3  # of the detector, in an epoch
     norm_factor: float = 10.0  # times the median of the gradient norms before
     lower_by: float = 0.5

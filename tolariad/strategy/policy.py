@@ -49,7 +49,7 @@ def _trouble(former: PolicyState, state: PolicyState, seen: Seen, limits: Policy
         return "divergence", f"the loss is {seen.loss:.6g}, the best was {shown(state.best)}"
     if state.own_rollbacks > former.own_rollbacks:
         return "after_rollback", "a rollback of this policy came before: the same rates would end the same way"
-    if seen.skipped_share > limits.skipped_share or seen.findings >= limits.findings:
+    if _skips_much(seen, limits) or seen.findings >= limits.findings:
         return "instability", f"{seen.skipped_share:.1%} of the updates were skipped, {seen.findings:g} findings"
     norms = sorted(former.norms)
     if seen.norm is not None and len(norms) >= _NORMS_NEEDED and _is_above_best(state, seen, limits):
@@ -57,6 +57,11 @@ def _trouble(former: PolicyState, state: PolicyState, seen: Seen, limits: Policy
         if not seen.norm <= limits.norm_factor * usual:
             return "instability", f"the gradient norm is {seen.norm:.6g}, its median before was {usual:.6g}"
     return None
+
+
+def _skips_much(seen: Seen, limits: PolicyLimits) -> bool:
+    """Return whether too many updates were skipped. In a short epoch one skip is a large share, and tells nothing."""
+    return seen.skipped >= limits.skipped_min and seen.skipped_share > limits.skipped_share
 
 
 def _is_above_best(state: PolicyState, seen: Seen, limits: PolicyLimits) -> bool:

@@ -49,6 +49,7 @@ class Seen(Struct, frozen=True, kw_only=True):
     loss: float
     rate: float | None
     norm: float | None
+    skipped: float
     skipped_share: float
     findings: float
     epochs_left: float | None
@@ -84,6 +85,7 @@ def read_packet(packet: SystemStatePacket) -> Seen:
         loss=loss if math.isfinite(loss) else math.nan,
         rate=rate if rate is not None and rate > 0.0 else None,
         norm=metrics.get("gradient_norm"),
+        skipped=finite.get("skipped_steps", 0.0),
         skipped_share=finite.get("skipped_steps", 0.0) / steps if steps > 0.0 else 0.0,
         findings=finite.get("findings", 0.0),
         epochs_left=finite["epochs"] - packet.current_epoch if "epochs" in finite else None,

@@ -31,7 +31,9 @@ from tolariad.trainer.checkpoints.paces import Paces
 from tolariad.trainer.checkpoints.save import Saver, kept_free
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.checkpoints.start import begin
+from tolariad.trainer.health.insurer import Insurer
 from tolariad.trainer.health.memory import MemoryBudgetManager
+from tolariad.trainer.health.stage_handler import StageHandler
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
@@ -115,6 +117,7 @@ class Trainer:
         for part in setup.parts:
             self._orders.obey_by(part.orders(trained))
         setup.ledger.notify(audit.begin_anew)
+        self.stages = StageHandler(setup, link, self._orders, self.stepper)
         self._boundary = Boundary(link, before_obeying=self.stepper.settle, standing=self.stopwatch.standing)
         CheckpointHandler(
             self._saver,
@@ -126,6 +129,7 @@ class Trainer:
         )
         self.validations = Validations(setup, link, self._boundary, self.stepper, lambda: self._order)
         self._rollbacks = RollbackHandler(setup, link, self._checkpoints, lambda: self._snapshots.slots)
+        self._insurer = Insurer(setup, link, self._checkpoints, self.stepper.fence, is_loop=self._is_loop)
         self._order = m.TrainFrom(checkpoint=None, epochs=0, durable_step=0)
         self._inbox.register(m.SetEnd, self._set_end)
         self._fetch = Fetch(setup, self._reporter, self._stop)
@@ -203,13 +207,13 @@ class Trainer:
             while not self._is_at_end:
                 yield from self._epoch()
             self._reporter.report(m.TrainingEndedReport(step=self.step, tallies=self.stopwatch.taken()))
-            # The daemon ignores this report during a rollback, so send it again if the rollback is given up. If a later
-            # end was ordered meanwhile, training continues.
+            # The daemon ignores this report during a rollback: send it again after that, or train to a later end.
             self._boundary.serve_until_exit(lambda: (self._rollbacks.given_up, self._is_at_end))
 
     def _go_back(self) -> None:
         """Continue at the target, on a new branch. Epochs after the target are reported again."""
         self.stepper.drop()
+        self._insurer.drop()
         self.stopwatch.begin()
         position, target, report, parent = self._rollbacks.commit()
         self._saver.descend_from(parent)
@@ -222,6 +226,7 @@ class Trainer:
         self._snapshots.abort(position.step, f"rollback {target.rollback}")
         self.stepper.stand_at(position)
         self.stepper.follow(None)
+        self.stages.go_back()
         self._architecture.begin()
         self.validations.begin_anew()
         self._order = standing_at(self._order, target.checkpoint, position)
@@ -238,19 +243,15 @@ class Trainer:
                 self._restore(self._order)
                 break
             except CheckpointUnusable as unusable:
-                ref = self._order.checkpoint
-                report = m.CheckpointUnusableReport(
-                    id=ref.id if ref else "",
-                    file=unusable.file,
-                    why=unusable.why,
-                    unfit=isinstance(unusable, CheckpointUnfit),
-                )
-                self._reporter.report(report)
+                ref, unfit = self._order.checkpoint, isinstance(unusable, CheckpointUnfit)
+                id_, file, why = ref.id if ref else "", unusable.file, unusable.why
+                self._reporter.report(m.CheckpointUnusableReport(id=id_, file=file, why=why, unfit=unfit))
         if self._order.checkpoint is None and not self._order.durable_step:
             self._fetch.check()
             try_evaluate(self.setup, lambda: self._reporter.beat(Activity.VALIDATE))
         self._fetch.tell_findings()
         self.stepper.follow(script)
+        self.stages.follow(self._order)
         self._architecture.begin()
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
         self._reporter.report(m.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self.setup.standing))
@@ -288,6 +289,7 @@ class Trainer:
             if self.validations.waits or self.validations.is_due(before):
                 with self.stopwatch.standing():
                     self._validate_within()
+            self._insurer.saw(group, self.step)
             if not (self._is_loop and self.stepper.position.batch == self.setup.train.batches):
                 self._stop()
         self.stepper.settle()
@@ -343,22 +345,22 @@ class Trainer:
             # First report the step that was made with the old rates.
             self.stepper.settle()
             self._rates.tell_groups(self.step + 1)
+        self._insurer.at_boundary(self.stepper.position)
         self._boundary.stop()
 
     def _repeat_orders(self) -> None:
-        """Apply again the boundary orders that the journal has at this boundary, before any pending order.
-
-        The seeds stand at this boundary first.
-        """
+        """Apply again the boundary orders that the journal has here, before any pending one. Seeds stand here first."""
         epoch, progress, garden = self.stepper.position.epoch, self._progress, self.setup.garden
         if garden.attends:
             garden.stand_at(self.step, self.stepper.position.batch)
-        if self.stepper.rerun.orders:
-            self._orders.repeat(self.stepper.rerun.orders_before(self.step + 1, epoch))
+        if self.stepper.rerun.orders and (due := self.stepper.rerun.orders_before(self.step + 1, epoch)):
+            self.stepper.settle()  # as when they were obeyed: the detector has judged the last step
+            self._orders.repeat(due)
         progress.compare_epochs(epoch, self._order.epoch_finished)
         if self._order.tell_rates and not progress.rerunning and not progress.is_behind:
             self._order = replace(self._order, tell_rates=False)
             self._reporter.report(m.RatesStandingReport(rates=self.setup.standing))
+        self.stages.tend()
 
     def _validate_within(self) -> None:
         """Validate within the epoch, unless a user's loop has done that; then wait until it is recorded."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from tolariad.trainer.health.stages import Stages
 from tolariad.trainer.orders.numbered import ActedOrders
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.step.metrics import StepMetrics
@@ -75,6 +76,7 @@ class Setup:
     participants: Participants = field(default_factory=Participants)
     metrics: StepMetrics = field(default_factory=StepMetrics)
     parts: list[Part] = field(default_factory=list)
+    stages: Stages = field(default_factory=Stages)
 
     @property
     def standing(self) -> m.Standing:

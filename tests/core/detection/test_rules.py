@@ -6,7 +6,16 @@ import math
 
 import pytest
 
-from tolariad.core.calc.detection.rules import CALLS_FOR, Action, Finding, accuracy_collapsed, is_stalled
+from tolariad.core.calc.detection.rules import (
+    CALLS_FOR,
+    Action,
+    Finding,
+    Signal,
+    Verdict,
+    accuracy_collapsed,
+    is_stalled,
+    is_watched,
+)
 
 
 @pytest.mark.parametrize(
@@ -51,3 +60,22 @@ def test_a_stalled_step_is_recorded_and_never_acted_on(step_s, typical_s, stalle
 def test_every_finding_calls_for_something():
     """The table is whole."""
     assert set(CALLS_FOR) == set(Finding)
+
+
+@pytest.mark.parametrize(
+    ("finding", "signal", "run_of", "expected"),
+    [
+        (Finding.SUSTAINED, Signal.LOSS, 20, True),
+        (Finding.EXPLOSION, Signal.LOSS, 2, True),
+        (Finding.LOST, Signal.LOSS, 32, True),
+        (Finding.EXPLAINED, Signal.LOSS, 32, True),
+        (Finding.SPIKE, Signal.LOSS, 3, False),
+        (Finding.SPIKE, Signal.LOSS, 4, True),
+        (Finding.SPIKE, Signal.GRAD_NORM, 4, False),
+        (Finding.RISE, Signal.LOSS, 20, False),
+        (Finding.COLLAPSE, Signal.ACCURACY, 1, False),
+    ],
+)
+def test_an_insured_run_watches_what_may_be_a_fault(finding, signal, run_of, expected):
+    """Lasting rises, and four high losses in a row: those are no single batches."""
+    assert is_watched(Verdict(finding, signal, 3.0, 0.5, 2.0, run_of)) is expected

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 
 import pytest
-from msgspec.structs import replace
 
 from tests.core.simulate import World, completes, find, kinds, until
 from tolariad.core import messages as m
@@ -13,12 +12,13 @@ from tolariad.core import state as st
 from tolariad.core.calc.detection.rules import Finding, Signal, Verdict
 from tolariad.core.engine import At
 from tolariad.core.rules.health_detection import stalled
-from tolariad.core.state.health_detection import _detected, _validated
+from tolariad.core.state.health_detection import _validated
 from tolariad.core.state.run_state import apply
 
 
-def verdict(finding: Finding) -> Verdict:
-    return Verdict(finding, Signal.LOSS, 90.0, 2.0, 4.0)
+def verdict(finding: Finding, value: float = math.inf) -> Verdict:
+    """Not finite, so that a finding that is grave leads back at once."""
+    return Verdict(finding, Signal.LOSS, value, 2.0, 4.0)
 
 
 def tell(world: World, finding: Finding | Verdict, *, step: int | None = None, late: bool = False) -> list[object]:
@@ -62,7 +62,7 @@ def test_what_is_grave_leads_back_and_every_event_names_its_cause(finding, level
     assert not [order for order in orders if isinstance(order, m.GoOn)]
     assert (raised.level, begun.tier) == (level, tier)
     assert (raised.cause, begun.cause, begun.root) == (seq, world.events.index(raised) + 1, seq)
-    assert "loss 90 at step 7 (usual 2, limit 4)" in begun.why
+    assert "loss inf at step 7 (usual 2, limit 4)" in begun.why
     completes(world)
     assert find(world, m.RolledBack)[0].root == seq
 
@@ -80,25 +80,10 @@ def test_where_nothing_is_to_be_done_the_finding_is_recorded_and_the_update_made
         assert one.state.instability.asked is None
 
 
-@pytest.mark.parametrize("finding", [Finding.SUSTAINED, Finding.EXPLOSION])
-def test_by_default_a_finite_value_is_recorded_and_said_and_nothing_more(finding):
-    """However often it is found: no rollback, no halt, no conservative mode. The trainer always gets its answer."""
-    world = World(0, detect_finite=False)
-    for step in (6, 7, 8, 9):
-        until(world, step)
-        assert isinstance(tell(world, finding)[-1], m.GoOn)
-    completes(world)
-
-    found = find(world, m.InstabilityDetected)
-    assert [(one.level, one.goes_on) for one in found] == [(None, False)] * 4
-    assert not {"EmergencyRaised", "RollbackBegun", "RunFrozen", "ConservativeModeEntered"} & set(kinds(world))
-    assert world.state.said.troubles["InstabilityDetected"].count == 4
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_by_default_a_value_that_is_not_finite_leads_back(value):
     """It calls for a rollback if its batch was not skipped, or if many in a row were."""
-    world = until(World(0, detect_finite=False), 6)
+    world = until(World(0), 6)
     tell(world, Verdict(Finding.SUSTAINED, Signal.LOSS, value, 2.0, 4.0))
     completes(world)
     assert len(find(world, m.RolledBack)) == 1
@@ -188,21 +173,21 @@ def collapsing(world: World, *fallen: int, accuracy: float = 0.1, until_epoch: i
 
 
 @pytest.mark.parametrize(("chance", "fallen"), [(None, 0.1), (0.5, 0.51)])
-def test_a_collapse_that_the_next_validation_confirms_leads_back(monkeypatch, chance, fallen):
-    """The first is said. The second goes back to before both, with its validation as the cause."""
+def test_a_collapse_that_the_next_validation_confirms_is_compared_at_once(monkeypatch, chance, fallen):
+    """The first is said. With the second a state from before both is pinned, and both states are to be compared."""
     monkeypatch.setattr("tolariad.core.state.health_detection._VALIDATIONS_MIN", 1)
     world = collapsing(World(0, chance=chance), 2, 3, accuracy=fallen)
-    until_back(world)
     said, found = find(world, m.InstabilityDetected)
     sound = find(world, m.ValidationFinished)[0].step
 
     assert [(one.finding, one.signal, one.epoch) for one in (said, found)] == [
         (Finding.COLLAPSE, Signal.ACCURACY, epoch) for epoch in (2, 3)
     ]
-    assert (said.level, found.level) == (None, m.Level.MAJOR)
+    assert (said.insured, found.insured) == (False, True)
     assert found.cause == len(kinds(world)) - kinds(world)[::-1].index("ValidationFinished")
-    assert find(world, m.RollbackBegun)[0].root == found.root
-    assert find(world, m.RolledBack)[0].step <= sound
+    (pinned,), (begun,) = find(world, m.StatePinned), find(world, m.ComparisonBegun)
+    assert (pinned.root, begun.root) == (found.root, found.root)
+    assert pinned.step <= sound
 
 
 def test_a_collapse_that_the_next_validation_denies_is_only_said(monkeypatch):
@@ -226,10 +211,9 @@ def test_a_collapse_without_a_checkpoint_from_before_it_goes_on_in_conservative_
     for one in world.state.checkpoints.catalogue:
         world.state = apply(world.state, m.CheckpointRejected(id=one.id, file="model", why="gone"))
     collapsing(world, 2, 3)
-    found = find(world, m.InstabilityDetected)[-1]
 
-    assert (found.level, found.goes_on) == (None, True)
-    assert "there is no checkpoint to go back to; the run goes on" in world.state.stability.why
+    assert find(world, m.HeldOnTo)[-1].checkpoint == ""
+    assert "there is no state to keep as a way back; the run goes on" in world.state.stability.why
     assert world.state.run.phase is st.Phase.RUNNING
 
 
@@ -266,19 +250,3 @@ def test_what_is_uncertain_is_recorded_and_the_update_made(finding):
     assert not find(world, m.EmergencyRaised)
     assert not find(world, m.RollbackBegun)
     assert world.state.run.phase is st.Phase.COMPLETED
-
-
-def test_another_place_has_rollbacks_of_its_own():
-    """Farther on than the slow average looks back; a spike in between moves nothing."""
-    told = m.InstabilityDetected(
-        finding=Finding.SUSTAINED, signal=Signal.LOSS, value=4.0, baseline=2.0, limit=3.0, step=100, epoch=1, batch=1,
-        level=m.Level.MAJOR, explosion=30.0,
-    )  # fmt: skip
-    first = _detected(_detected(st.Instability(), told, m.Cause(1, 1)), told, m.Cause(1, 1))
-    spike = replace(told, finding=Finding.SPIKE, level=None, step=300)
-    near = _detected(_detected(first, spike, m.Cause(1, 1)), replace(told, step=356), m.Cause(1, 1))
-    far = _detected(first, replace(told, step=357, explosion=9.0), m.Cause(1, 1))
-
-    assert (first.trouble.step, first.trouble.returns, first.trouble.ceiling) == (100, 2, 30.0)
-    assert (near.trouble.step, near.trouble.returns) == (356, 3)
-    assert (far.trouble.step, far.trouble.returns, far.trouble.ceiling) == (357, 1, 9.0)

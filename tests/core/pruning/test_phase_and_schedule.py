@@ -13,7 +13,7 @@ from tolariad.core.calc.health.breaker import BreakerState
 from tolariad.core.calc.pruning.phase import is_cycle_due, phase_at
 from tolariad.core.calc.pruning.plan import plan_of
 from tolariad.core.calc.pruning.schedule import budget_at, cap_at, parameters_allowed
-from tolariad.core.calc.pruning.verdict import PruningDecision, accuracy_margin
+from tolariad.core.calc.pruning.verdict import PruningDecision, accuracy_margin, accuracy_trip
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.pruning import PruneSafety
 from tolariad.core.pruning import ProgressivePruningSchedule, PruningPhase, StructuredPruningPhaseManager
@@ -162,6 +162,14 @@ def test_an_allowance_is_never_negative(total, pruned):
 def test_the_margin_follows_the_spread_of_validations(spread, margin):
     """max(0.02, 3 x spread)."""
     assert accuracy_margin(PruneSafety(), spread) == pytest.approx(margin)
+
+
+@pytest.mark.parametrize(("samples", "margin"), [(0, 0.02), (25, 0.06), (75, 0.02), (10_000, 0.02)])
+def test_the_margin_is_at_least_one_and_a_half_samples(samples, margin):
+    """On 25 samples one that goes the other way is 4 %: more than the drop that is allowed."""
+    assert accuracy_margin(PruneSafety(), 0.0, samples) == pytest.approx(margin)
+    assert accuracy_trip(PruneSafety(), 0.0, 0.9, 0.9 - margin + 1e-6, samples) is None
+    assert accuracy_trip(PruneSafety(), 0.0, 0.9, 0.9 - margin - 1e-6, samples) is not None
 
 
 def test_the_numbers_are_those_of_the_messages():

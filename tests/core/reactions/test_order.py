@@ -63,6 +63,11 @@ ORDERED: dict[tuple[str, str, str], str] = {
         "rules.trainer.abort_open",
         "rules.rollback.complete_open",
     ): "a rollback leaves nothing open that could be aborted by name",
+    (
+        "ReadyReport",
+        "rules.trainer.ready",
+        "rules.rates.registered",
+    ): "a rate function that gives other values fails the run, and none of its rates is registered",
     ("EpochFinished", "rules.strategy.ask", "rules.boundary.go_on"): "a strategy that was asked is waited for",
     (
         "TrainerEnded",
@@ -71,7 +76,7 @@ ORDERED: dict[tuple[str, str, str], str] = {
     ): "RunStopped names the step at which a finished rollback leaves the run",
     (
         "InstabilityDetected",
-        "rules.health_detection.raise_emergency",
+        "rules.insurance.after_finding",
         "rules.health_detection.answer",
     ): "a trainer that asks goes on only if nothing else follows",
     (

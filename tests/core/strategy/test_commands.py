@@ -151,6 +151,24 @@ def test_a_rollback_comes_first_and_makes_the_rest_void():
     assert world.state.run.phase is st.Phase.COMPLETED
 
 
+def test_a_strategy_goes_back_twice_from_one_place_and_the_third_order_is_refused():
+    """Training goes on then, and past that place it may go back again. So no strategy keeps a run from its end."""
+    world = StrategyWorld(0)
+    for times in (1, 2):
+        world.until_asked(1).answer(rollback(f"r{times}", step=0)).vote()
+        tick_until(world, lambda times=times: len(find(world, m.RolledBack)) == times, "it went back")
+    place = world.state.strategy.back_from
+    world.until_asked(1).answer(rollback("r3", step=0))
+
+    (why,) = refusals(world)
+    assert why.startswith(f"the strategy has gone back 2 times from step {place} or before it, and that did not help")
+    world.until_asked(2).answer(rollback("r4", epoch=1)).vote()
+    tick_until(world, lambda: len(find(world, m.RolledBack)) == 3, "it went back")
+    assert world.state.strategy.times_back == 1
+    world.finish()
+    assert world.state.run.phase is st.Phase.COMPLETED
+
+
 def test_a_rollback_that_is_refused_voids_nothing():
     """There is no such checkpoint, so the other commands act."""
     world = StrategyWorld(0).until_asked().answer(adjust("a", eps=1e-6), rollback("r", epoch=7))

@@ -14,6 +14,7 @@ from tests.trainer.conftest import FakeDaemon, config
 from tests.trainer.pruning.in_a_run import AFTER, EPOCHS, FIRST, SECOND, TASK, scripted
 from tests.trainer.tasks.analysed import FILE
 from tolariad.core import messages as m
+from tolariad.core.calc.pruning import verdict
 from tolariad.core.calc.pruning.analysis import AnalysisRequest, refusal_of
 from tolariad.core.calc.pruning.known import KnownImportance
 from tolariad.core.calc.pruning.phase import PruningPhase
@@ -182,8 +183,9 @@ def test_masks_that_ruin_the_model_are_refused(lossy):
     assert refusal_of(replace(lossy.request, share=0.9, cap=0.9), answer, settings.prune) == ""
 
 
-def test_after_a_doubt_half_of_the_units_are_left(lossy):
-    """The budget is halved, and judged again."""
+def test_after_a_doubt_half_of_the_units_are_left(lossy, monkeypatch):
+    """The budget is halved, and judged again. On this few samples the drop is no doubt by the margin of all sets."""
+    monkeypatch.setattr(verdict, "SAMPLES_LEAST", 0.0)
     prune = lossy.prune().prune
     doubting = lossy.prune(
         validation=replace(prune.validation, accuracy_retention=0.0),

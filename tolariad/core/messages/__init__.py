@@ -9,6 +9,7 @@ from tolariad.core.messages.checkpoints import *
 from tolariad.core.messages.control import *
 from tolariad.core.messages.health import *
 from tolariad.core.messages.inputs import *
+from tolariad.core.messages.insurance import *
 from tolariad.core.messages.pruning import *
 from tolariad.core.messages.pruning_mask import *
 from tolariad.core.messages.quarantine import *
@@ -18,6 +19,7 @@ from tolariad.core.messages.rollback import *
 from tolariad.core.messages.run import *
 from tolariad.core.messages.seeds import *
 from tolariad.core.messages.snapshots import *
+from tolariad.core.messages.stages import *
 from tolariad.core.messages.steps import *
 from tolariad.core.messages.steps_script import *
 from tolariad.core.messages.strategy import *

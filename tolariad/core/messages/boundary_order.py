@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from tolariad.core.calc.units import CallerId, Step
-from tolariad.core.messages import boundary, pruning_mask, rates, rates_hyper, seeds, strategy
+from tolariad.core.messages import boundary, insurance, pruning_mask, rates, rates_hyper, seeds, stages, strategy
 from tolariad.core.messages.base import Event
 from tolariad.core.messages.boundary import BoundaryOrder, Outcome
 
@@ -18,7 +18,11 @@ _O = TypeVar("_O", bound=Outcome)
 
 def _kinds(base: type[_S]) -> tuple[type[_S], ...]:
     """Return the types derived from `base` that the concerns define."""
-    found = (one for module in (rates, rates_hyper, seeds, strategy, pruning_mask) for one in vars(module).values())
+    found = (
+        one
+        for module in (rates, rates_hyper, seeds, strategy, pruning_mask, stages, insurance)
+        for one in vars(module).values()
+    )
     return tuple(dict.fromkeys(one for one in found if isinstance(one, type) and issubclass(one, base) and one != base))
 
 

@@ -13,9 +13,13 @@ from tolariad.core.messages.base import DaemonEffect, Event, Report, TrainerEffe
 from tolariad.core.messages.quarantine import Batches
 from tolariad.core.messages.rates import Standing
 from tolariad.core.messages.run import Parent
+from tolariad.core.messages.stages import StageAt
 
-# `CheckpointAborted.why` if the trainer was ended while it made the checkpoint.
+# `CheckpointAborted.why` if the checkpoint ended with its trainer: it was ended, or died, or the daemon did.
 TRAINER_ENDED: Final = "the trainer was ended"
+TRAINER_DIED: Final = "the trainer died"
+DAEMON_ENDED: Final = "the daemon ended"
+WITH_TRAINER: Final = frozenset({TRAINER_ENDED, TRAINER_DIED, DAEMON_ENDED})
 
 
 class CheckpointReason(enum.Enum):
@@ -28,6 +32,7 @@ class CheckpointReason(enum.Enum):
     STOP = "stop"
     END = "end"
     BEST = "best"
+    PIN = "pin"
 
 
 class HealthStatus(enum.IntEnum):
@@ -83,7 +88,8 @@ class CheckpointBegun(Event, frozen=True, kw_only=True):
     """A checkpoint was ordered. It ends in exactly one of CheckpointCommitted and CheckpointAborted.
 
     `epoch_finished`: the newest epoch whose end was recorded before; the checkpoint itself may be of a state before
-    that end. `orders`: how many boundary orders had acted before.
+    that end. `orders`: how many boundary orders had acted before. `copy_of`: it is written from this snapshot;
+    `script_seq`: the event at which the snapshot was begun then.
     """
 
     id: str
@@ -91,6 +97,8 @@ class CheckpointBegun(Event, frozen=True, kw_only=True):
     branch: int = 0
     epoch_finished: int = 0
     orders: int = 0
+    copy_of: str = ""
+    script_seq: Seq = 0
 
 
 class CheckpointCommitted(Event, frozen=True, kw_only=True):
@@ -266,7 +274,8 @@ class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
 
     If another checkpoint is being written, it waits for that one. The manifest records `health`, and `promoted`: the
     newest promoted checkpoint, or empty. `pruning_phase`: Leyline's number. `pruned`: the share of the parameters that
-    are masked or removed. `importance`: the newest importance file, relative to the run's folder, or empty.
+    are masked or removed. `importance`: the newest importance file, relative to the run's folder, or empty. `snapshot`:
+    write this snapshot instead of the present state.
     """
 
     id: str
@@ -277,6 +286,7 @@ class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
     pruning_phase: PruningPhase = PruningPhase.DISABLED
     pruned: float = 0.0
     importance: str = ""
+    snapshot: CheckpointRef | None = None
 
 
 class AbortCheckpoints(TrainerEffect, frozen=True, kw_only=True):
@@ -313,8 +323,8 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     that event, so that nothing is reported twice. The end of `epoch_to_keep` is reported again: it still needs a
     checkpoint. So does the validation within an epoch after `step_to_keep`. `last_step`: the step at which training
     ends, within an epoch or not; None: at the last epoch. `tell_rates`: send a RatesStandingReport after everything in
-    the journal is repeated. `metrics`: the names of the steps' metrics so far. The script comes beside this message, as
-    a memory file.
+    the journal is repeated. `metrics`: the names of the steps' metrics so far. `stages`: those of the current line,
+    also of the script. The script comes beside this message, as a memory file.
     """
 
     checkpoint: CheckpointRef | None
@@ -330,6 +340,7 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     quarantined: tuple[Batches, ...] = ()
     tell_rates: bool = False
     metrics: tuple[str, ...] = ()
+    stages: tuple[StageAt, ...] = ()
 
 
 class TrainingStartedReport(Report, frozen=True, kw_only=True):

@@ -7,6 +7,7 @@ from typing import ClassVar, Final
 
 from msgspec.structs import asdict
 
+from tolariad.core.calc.detection.carried import Loud
 from tolariad.core.calc.detection.rules import Finding, Signal, Verdict
 from tolariad.core.calc.units import Batch, Epoch, Seconds, Step
 from tolariad.core.messages.base import Event, Report, TrainerEffect
@@ -52,7 +53,8 @@ class EmergencyRaised(Event, frozen=True, kw_only=True):
     """An emergency was raised. Its level falls only after a healthy epoch, or by an operator's order.
 
     `follows`: what is done about it (absent in journals of older versions). `checkpoint`: the target of its rollback.
-    `otherwise`: what is done if that is unusable. `suspects`: the batches that are skipped after the rollback.
+    `otherwise`: what is done if that is unusable. `suspects`, `more_suspects`: the batches that are skipped after the
+    rollback, of one epoch each.
     """
 
     ORDER: ClassVar[str] = "RaiseEmergency"
@@ -64,6 +66,7 @@ class EmergencyRaised(Event, frozen=True, kw_only=True):
     checkpoint: str = ""
     otherwise: RefusalPolicy = RefusalPolicy.HALT
     suspects: Batches | None = None
+    more_suspects: tuple[Batches, ...] = ()
 
 
 class EmergencyCleared(Event, frozen=True, kw_only=True):
@@ -99,6 +102,10 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     the loss above which the detector finds an explosion. `returns`: how often the run had gone back from this place
     before. `goes_on`: the finding called for a rollback, but rollbacks do not help here, so the update is made.
     `first_batch`: the first of the batches that the detector suspects; 0: none.
+
+    `insured`: the autopilot answers it: a finite rise is watched before the run goes back. `began`: how many updates
+    before it the rise began. `unit`: of a loss that may have either sign; 0 for others. `loud`: what the detector knows
+    of loud batches.
     """
 
     finding: Finding
@@ -116,13 +123,17 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     returns: int = 0
     goes_on: bool = False
     first_batch: Batch = 0
+    insured: bool = False
+    began: Step = 0
+    unit: float = 0.0
+    loud: Loud = Loud()
 
 
 class InstabilityReport(Report, frozen=True, kw_only=True):
     """The detector's verdict on update `step`, whose last batch is `batch`.
 
     The suspected batches begin at `first_batch`. The trainer waits for `GoOn` before the update. `late`: the update was
-    already made, because its values were known late.
+    already made, because its values were known late. `began`, `unit`, `loud`: see InstabilityDetected.
     """
 
     verdict: Verdict
@@ -131,6 +142,9 @@ class InstabilityReport(Report, frozen=True, kw_only=True):
     batch: Batch
     first_batch: Batch
     late: bool = False
+    began: Step = 0
+    unit: float = 0.0
+    loud: Loud = Loud()
 
 
 class GoOn(TrainerEffect, frozen=True, kw_only=True):

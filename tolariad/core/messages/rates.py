@@ -49,6 +49,10 @@ class SetRate(BoundaryOrder, frozen=True, kw_only=True):
     curve: Rate | None = None
     function: Tabulated | None = None
 
+    def may_raise(self, before: float) -> bool:
+        """Return whether the rate may be higher from now on. A lower one is no reason for a higher loss."""
+        return self.policy is not None or self.function is not None or self.value > before
+
 
 class RateSet(Outcome, frozen=True, kw_only=True):
     """Of SetRate. `before`: the rate of the update before it (for the first one: that it would have had)."""

@@ -54,10 +54,13 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     lr_failures: int = 3
     lr_reset_s: Seconds = 30.0
     lr_probes: int = 1
-    # `detect_finite`: findings of finite values lead to rollbacks too. Runs of older versions have no such field.
+    # `detect_finite` false: findings of finite values are only recorded. No configuration says so any more.
     detect_rollback: bool = True
     detect_finite: bool = True
     detect_halt: bool = False
+    detect_trial: bool = True
+    # Batches of one update.
+    accumulate: int = 1
     skip_batches: bool = True
     skip_batch_on_death: bool = False
     budgets_act: bool = True

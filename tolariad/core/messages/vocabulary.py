@@ -18,12 +18,14 @@ from tolariad.core.messages import (
     boundary_order,
     checkpoints,
     control,
+    insurance,
     pruning,
     quarantine,
     rollback,
     run,
     seeds,
     snapshots,
+    stages,
     steps,
     strategy,
     trainer,
@@ -46,6 +48,7 @@ CONCERNS: Final = {
     "Orders for a step's boundary": boundary_order,
     "Learning rates and optimizers": learning_rate,
     "Hyper-parameters of optimizers": hyper,
+    "Stages": stages,
     "Architecture": architecture,
     "Seeds": seeds,
     "The strategy": strategy,
@@ -56,6 +59,7 @@ CONCERNS: Final = {
     "Snapshots": snapshots,
     "Health": hv,
     "Quarantine": quarantine,
+    "The autopilot": insurance,
 }
 M = TypeVar("M", bound=msgspec.Struct)
 

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core import state as st
 from tolariad.core.calc.pruning.phase import PruningPhase, is_cycle_due
+from tolariad.core.queries.health import health_status
 from tolariad.core.queries.pruning import phase_of
 
 _DAY_NS: Final = 86_400_000_000_000
@@ -27,6 +28,48 @@ REMOVALS_AT_ONCE: Final = 16
 _GAP_IN_COSTS: Final = 100.0
 # The share of `keep_days` that one gap between two checkpoints counts for at most.
 _GAP_SHARE: Final = 1 / 7
+
+
+class Begins(
+    st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasBoundary, st.HasHealth, st.HasSnapshots, st.HasPruning, Protocol
+):
+    """The slices that an order for a checkpoint is made from."""
+
+
+def checkpoint_begun(
+    state: Begins, reason: m.CheckpointReason, *, copy_of: st.KeptSnapshot | None = None
+) -> tuple[m.CheckpointBegun, m.TakeCheckpoint]:
+    """Return the event that begins a checkpoint, and the order for it. `copy_of`: the snapshot that is written."""
+    begun = m.CheckpointBegun(
+        id=state.checkpoints.next_id,
+        reason=reason,
+        branch=state.progress.branch,
+        epoch_finished=state.progress.epoch_finished,
+        orders=state.boundary.acted,
+    )
+    if copy_of is not None:
+        begun = replace(begun, orders=copy_of.orders, copy_of=copy_of.id, script_seq=copy_of.begun_seq)
+    catalogue = state.checkpoints.catalogue
+    order = m.TakeCheckpoint(
+        id=begun.id,
+        reason=reason,
+        branch=begun.branch,
+        health=health_status(state),
+        promoted=next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), ""),
+        snapshot=None if copy_of is None else copy_of.ref,
+    )
+    # Masks and compactions outlive `prune.enabled: false` at a later start.
+    if state.run.policy.prune is not None or state.pruning.cycles:
+        files = state.pruning.files
+        newest = files[-1].file if files else ""
+        order = replace(order, pruning_phase=phase_of(state), pruned=state.pruning.share, importance=newest)
+    return begun, order
+
+
+def copy_in_memory(state: Begins, step: int) -> st.KeptSnapshot | None:
+    """Return the newest snapshot of the present branch at or before `step`, or None."""
+    held = (one for one in reversed(state.snapshots.kept) if one.branch == state.progress.branch)
+    return next((one for one in held if one.step <= step), None)
 
 
 class DueBy(st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasHealth, st.HasPruning, Protocol):
@@ -95,7 +138,8 @@ class Removal(msgspec.Struct, frozen=True):
 def pinned_checkpoints(held: st.Checkpoints, keep_last: int, wanted: Iterable[str] = ()) -> dict[str, str]:
     """Return the ids that are never removed, each with the reason. `wanted`: what `wanted_checkpoints` returns."""
     usable = [entry for entry in held.catalogue if entry.is_target]
-    pins = {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
+    pins = {entry.id: "the way back" for entry in held.catalogue if entry.pinned}
+    pins |= {entry.id: "being gone back to" for entry in usable if entry.id in wanted}
     pins |= {entry.id: "last good" for entry in usable[-max(1, keep_last) :]}
     # If the newest ones have another shape than what a start builds, keep those that it can begin from as well.
     pins |= {entry.id: "last good" for entry in [e for e in usable if not e.unfit_context][-max(1, keep_last) :]}
@@ -104,6 +148,11 @@ def pinned_checkpoints(held: st.Checkpoints, keep_last: int, wanted: Iterable[st
     if any(entry.id == held.best for entry in usable):
         pins[held.best] = "best"
     return pins
+
+
+def unpinned(held: st.Checkpoints) -> st.Checkpoints:
+    """Return the catalogue as it is without the autopilot's pins."""
+    return replace(held, catalogue=tuple(replace(one, pinned=False) for one in held.catalogue))
 
 
 def retention_plan(
@@ -169,9 +218,9 @@ def freed_bytes(removals: Iterable[Removal]) -> int:
 
 
 def used_bytes(held: st.Checkpoints) -> int:
-    """Return the bytes of all checkpoints, without those that are being removed."""
+    """Return the bytes of all checkpoints that the quota counts: not those being removed, nor the autopilot's pins."""
     under_way = {one.id for one in held.removing}
-    return sum(entry.size for entry in held.catalogue if entry.id not in under_way)
+    return sum(entry.size for entry in held.catalogue if entry.id not in under_way and not entry.pinned)
 
 
 def witnessed(held: st.Checkpoints, policy: m.Policy, wall: int) -> st.Checkpoints:

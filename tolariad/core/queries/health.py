@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
-from tolariad.core.calc.detection.rules import NO_LIMIT, Action, Finding, Signal, Verdict
+from tolariad.core.calc.detection.rules import NO_LIMIT, Action, Finding, Signal, Verdict, is_watched
 from tolariad.core.calc.health.breaker import (
     RATE_VIOLATIONS_MAX,
     SOFT_FACTOR,
@@ -42,6 +42,7 @@ class ReadsHealth(
     st.HasRollbacks,
     st.HasSnapshots,
     st.HasHealth,
+    st.HasInsurance,
     Protocol,
 ):
     """The slices that the rules of findings, emergencies and quarantine read."""
@@ -172,17 +173,24 @@ def level_of(verdict: Verdict) -> m.Level | None:
 
 
 def judged(state: ReadsHealth, found: m.InstabilityDetected, level: m.Level | None) -> m.InstabilityDetected:
-    """Return the finding with its consequence: an emergency of `level`, or to go on although it calls for one."""
-    near, policy = state.instability.near(found.step), state.run.policy
-    found = replace(found, returns=near.returns if near else 0)
-    acts_on = policy.detect_rollback and (policy.detect_finite or not isfinite(found.value))
-    if level is None or not acts_on or not may_go_back(state):
+    """Return the finding with its consequence: an emergency of `level`, or the autopilot's answer.
+
+    In the safety window of masks the run goes back at once: nothing but the masks is suspected.
+    """
+    policy, machine = state.run.policy, state.insurance.machine
+    found = replace(found, returns=machine.returns)
+    if not policy.detect_rollback or not may_go_back(state):
         return found
-    if near is not None and near.granted and isfinite(found.value):
-        return replace(found, goes_on=True)
-    may_return = target_of(state, found, level) is not None and found.returns < targets.RETURNS_MAX
-    acts = may_return or st.is_lost(near, found) or policy.detect_halt
-    return replace(found, level=level) if acts else replace(found, goes_on=True)
+    if state.pruning.window is not None:
+        return found if level is None else replace(found, level=level)
+    if not isfinite(found.value):
+        return found if level is None else replace(found, level=level, insured=True)
+    if not policy.detect_finite:
+        return found
+    is_confirmed = level is not None if found.signal is Signal.ACCURACY else is_watched(st.verdict_of(found))
+    # A loss of either sign has no unit of its own.
+    is_signed = found.signal is Signal.LOSS and min(found.value, found.baseline) <= 0.0
+    return replace(found, insured=True) if is_confirmed and (not is_signed or found.unit > 0.0) else found
 
 
 def target_of(state: ReadsHealth, found: m.InstabilityDetected, level: m.Level) -> Restorable | None:
@@ -196,6 +204,46 @@ def target_of(state: ReadsHealth, found: m.InstabilityDetected, level: m.Level) 
         return before
     until = state.instability.sound_step if found.signal is Signal.ACCURACY else None
     return targets.newest_target(state, m.tier_of(level) or m.Tier.FULL, until)
+
+
+class LastHealthy(st.HasRun, st.HasCheckpoints, st.HasInsurance, Protocol):
+    """The slices that tell which checkpoint of a halted run is from before what halted it."""
+
+
+def last_healthy(state: LastHealthy) -> str:
+    """Return the newest checkpoint from before what halted the run: the pin, else the promoted one.
+
+    "" if there is none, or if the run has not halted.
+    """
+    if state.run.phase is not st.Phase.FROZEN:
+        return ""
+    catalogue = state.checkpoints.catalogue
+    pins = {one.checkpoint for one in state.insurance.pins}
+    pinned = next((one.id for one in reversed(catalogue) if one.id in pins and one.is_target), "")
+    return pinned or next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), "")
+
+
+def kept_in_words(state: st.HasInsurance) -> str:
+    """Return which state a run that ends keeps, and how to begin there, as a clause; "" if it keeps none."""
+    kept = state.insurance.held_on_to
+    if kept is None:
+        return ""
+    return f"{kept.checkpoint} (step {kept.step}) is kept: {kept.why}; `tolariad run --from RUN@{kept.checkpoint}`"
+
+
+def autopilot_in_words(state: st.HasInsurance) -> str | None:
+    """Return what the autopilot watches, tries or keeps, as a sentence without its full stop; None if nothing."""
+    s = state.insurance
+    kept, pin = s.held_on_to, s.pins[-1] if s.pins else None
+    if kept is not None:
+        why = f"{kept.checkpoint} (step {kept.step}) is kept: {kept.why}"
+        return f"{why}; `tolaria rollback RUN --to {kept.checkpoint}` goes back there"
+    if pin is None:
+        return None
+    if s.machine.trial is not None:
+        return f"both ways are tried; the branch that went on is kept as {pin.checkpoint} (step {pin.step})"
+    doing = "watches a rise" if s.machine.watch is not None else "has gone back from a rise"
+    return f"{doing}, and keeps {pin.checkpoint} (step {pin.step}) as a way back: {pin.why}"
 
 
 # -- quarantine --------------------------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def _checkpoint(state: UsableSlices, command: m.Rollback) -> st.CatalogueEntry |
         known = next((one for one in state.checkpoints.catalogue if one.id == command.to), None)
         if known is None:
             return f"there is no checkpoint {command.to!r}; `tolaria checkpoints` lists them"
-        if not known.is_target:
+        if not known.is_way_back:
             what = "failed its verification" if known.rejected else "lies on a branch that was abandoned"
             what = f"is in quarantine ({known.quarantined})" if known.quarantined else what
             return f"checkpoint {known.id} {what}; `tolaria checkpoints` lists the others"

@@ -18,7 +18,7 @@ from tolariad.core.queries.run_limit import RunAndProgress
 SHORT_STEP_NS: Final = 5_000_000
 
 
-class ReadsSteps(st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasRates, st.HasHealth, Protocol):
+class ReadsSteps(st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasRates, st.HasHealth, st.HasStages, Protocol):
     """The slices that the order to train depends on."""
 
 
@@ -52,8 +52,9 @@ def script_from_journal(
                 branch = event.branch
                 # Earlier orders are in the checkpoint itself, or were undone by the rollback.
                 is_own = checkpoint is not None and event.checkpoint == checkpoint.id
-                orders = _within(orders, 0 if is_own else event.orders)
-            case m.RatesRestored():
+                if is_own or _is_living(branches, branch):
+                    orders = _within(orders, 0 if is_own else event.orders)
+            case m.RatesRestored() if _is_living(branches, branch):
                 orders = _within(orders, event.orders)
             case m.StepCompleted(step=step) if not branches.holds_step(event.branch, step):
                 pass
@@ -101,6 +102,11 @@ def _is_held(branches: Branches, branch: int, validation: m.ValidationFinished) 
     return branches.holds_position(branch, validation.epoch + 1, 0)
 
 
+def _is_living(branches: Branches, branch: int) -> bool:
+    """Return whether anything of the branch is on the current line. One that a trial left may live again."""
+    return branches.holds_position(branch, 0, 0)
+
+
 def _is_on_line(branches: Branches, branch: int, change: m.ArchitectureChanged) -> bool:
     """Return whether a change of the model, made on `branch`, is on the current line."""
     if change.epoch_ended:
@@ -130,6 +136,7 @@ def train_from(state: ReadsSteps, checkpoint: m.CheckpointRef | None) -> m.Train
         quarantined=state.quarantine.batches,
         tell_rates=state.rates.stale,
         metrics=progress.metric_names,
+        stages=state.stages.begun,
     )
 
 

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Final, Protocol
 
-from msgspec.structs import replace
-
 from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
@@ -39,27 +37,8 @@ NEEDED_ATTEMPTS: Final = 3
 
 def _begin(state: Reads, reason: m.CheckpointReason, cause: m.Cause | None = None) -> Decision:
     """Order one. `cause`: the order that it belongs to, if that is an older event than the one reacted to."""
-    begun = m.CheckpointBegun(
-        id=state.checkpoints.next_id,
-        reason=reason,
-        branch=state.progress.branch,
-        epoch_finished=state.progress.epoch_finished,
-        orders=state.boundary.acted,
-    ).caused_by(cause)
-    catalogue = state.checkpoints.catalogue
-    order = m.TakeCheckpoint(
-        id=begun.id,
-        reason=reason,
-        branch=begun.branch,
-        health=q.health_status(state),
-        promoted=next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), ""),
-    )
-    # Masks and compactions outlive `prune.enabled: false` at a later start.
-    if state.run.policy.prune is not None or state.pruning.cycles:
-        files = state.pruning.files
-        newest = files[-1].file if files else ""
-        order = replace(order, pruning_phase=q.phase_of(state), pruned=state.pruning.share, importance=newest)
-    return Decision((begun,), (order,))
+    begun, order = q.checkpoint_begun(state, reason)
+    return Decision((begun.caused_by(cause),), (order,))
 
 
 def first(state: Reads, _: m.ExecutionContextRecorded, __: At[Reads]) -> Decision | None:

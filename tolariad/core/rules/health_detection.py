@@ -3,16 +3,14 @@
 | finding | before its update | a step late (CUDA without `detect.sync`) |
 |---|---|---|
 | NON_FINITE | the trainer skips it (`detect.skip`), else MAJOR | MAJOR |
-| SPIKE | the trainer skips it (`detect.skip`), else a record | a record |
-| SUSTAINED | MAJOR: a rollback | the same |
-| EXPLOSION | SEVERE: a rollback, from memory if possible | the same |
-| COLLAPSE | a record after one validation; MAJOR after two in a row | |
+| SPIKE, EXPLOSION | the trainer skips it (`detect.skip`), else as below | as below |
+| SUSTAINED, not finite | MAJOR: a rollback | the same |
+| SUSTAINED, EXPLAINED, LOST, EXPLOSION, four SPIKEs | the autopilot pins a state and watches | the same |
+| COLLAPSE | a record after one validation; after two in a row the autopilot compares | |
 | RISE, SHIFT, STALL | a record: the update is made | a record |
 
-If the run went back twice from the same place and the finding comes again, a third rollback would not help. The run
-then halts if the value is not finite or explodes, or if `detect.halt` is set. Otherwise it goes on in conservative mode
-and records that (`InstabilityDetected.goes_on`). A curriculum, a target network or a new term of the loss looks the
-same. After an operator has resumed a halted run, only values that are not finite halt it there again.
+`rules/insurance.py` has what the autopilot does. In the safety window of masks a finding that calls for a rollback
+leads to one at once: the masks are undone.
 
 Invariants: a trainer that waits always gets an answer: a rollback, its end, or GoOn. If nothing may be done (policy,
 another rollback, a run that ends), the update is made and the finding is only recorded.
@@ -42,47 +40,37 @@ def reported(state: q.ReadsHealth, report: m.InstabilityReport, _: At[q.ReadsHea
         refusal = state.trainer.refused(f"step {report.step} was judged, but the next step is {at + 1}")
         return Decision((refusal,))
     found = m.detected(report.verdict, step=report.step, epoch=report.epoch, batch=report.batch)
-    found = replace(found, asks=not report.late, first_batch=report.first_batch)
+    found = replace(
+        found,
+        asks=not report.late,
+        first_batch=report.first_batch,
+        began=report.began,
+        unit=report.unit,
+        loud=report.loud,
+    )
     return Decision((q.judged(state, found, q.level_of(report.verdict)),))
 
 
 def raise_emergency(state: q.ReadsHealth, event: m.InstabilityDetected, at: At[q.ReadsHealth]) -> Decision | None:
-    """Raise the emergency of the finding. If rollbacks do not help, halt the run or go on in conservative mode."""
-    was, near = at.was, at.was.instability.near(event.step)
-    level = event.level or m.Level.MAJOR
-    target = q.target_of(was, event, level) if event.level is not None or event.goes_on else None
-    if event.goes_on:
-        is_granted = near is not None and near.granted and isfinite(event.value)
-        return (
-            None
-            if is_granted
-            else Decision(q.conservative_mode_entered(state, f"{_vain(event, target)}; the run goes on"))
-        )
-    if event.level is None:
+    """Raise the emergency of a finding in the safety window of masks, or of a run without an autopilot's answer."""
+    if event.level is None or event.insured:
         return None
-    if target is None or event.returns >= q.RETURNS_MAX:
-        raised = m.EmergencyRaised(level=level, why=_vain(event, target), follows=m.Follows.HALT)
-        return Decision((raised,))
-    policy, suspects = state.run.policy, None
-    # In the safety window of masks nothing but the masks is suspected.
-    if event.first_batch and policy.skip_batches and was.pruning.window is None:
-        suspects = m.Batches(event.epoch, event.first_batch, event.batch)
+    target = q.target_of(at.was, event, event.level)
+    if target is None:
+        why = f"{q.finding_in_words(event)}; there is no checkpoint to go back to"
+        if isfinite(event.value):
+            return Decision(q.conservative_mode_entered(state, f"{why}; the run goes on"))
+        return Decision((m.EmergencyRaised(level=event.level, why=why, follows=m.Follows.HALT),))
+    is_lost = not isfinite(event.value) or state.run.policy.detect_halt
     raised = m.EmergencyRaised(
-        level=level,
+        level=event.level,
         why=q.finding_in_words(event),
         follows=m.Follows.ROLLBACK,
         checkpoint=target.id,
         # If the run cannot go on from here, it halts unless some target can be used.
-        otherwise=m.RefusalPolicy.HALT if st.is_lost(near, event) or policy.detect_halt else m.RefusalPolicy.OLDER,
-        suspects=suspects,
+        otherwise=m.RefusalPolicy.HALT if is_lost else m.RefusalPolicy.OLDER,
     )
     return Decision((raised,))
-
-
-def _vain(found: m.InstabilityDetected, target: q.Restorable | None) -> str:
-    """Return why the run does not go back once more."""
-    why = f"{found.returns} rollbacks did not help" if target is not None else "there is no checkpoint to go back to"
-    return f"{q.finding_in_words(found)}; {why}"
 
 
 def answer(state: q.ReadsHealth, event: m.InstabilityDetected, at: At[q.ReadsHealth]) -> Decision | None:
@@ -118,6 +106,7 @@ def after_validation(_: q.ReadsHealth, event: m.ValidationFinished, at: At[q.Rea
     if verdict is None or s.fallen >= st.FALLEN_TO_ACT:
         return None
     found = m.detected(verdict, step=event.step, epoch=event.epoch, batch=was.progress.batch)
+    found = replace(found, began=max(0, event.step - s.sound_step))
     return Decision((q.judged(was, found, m.Level.MAJOR if s.fallen + 1 == st.FALLEN_TO_ACT else None),))
 
 

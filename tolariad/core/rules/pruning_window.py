@@ -56,7 +56,7 @@ def judge_accuracy(state: Reads, event: m.ValidationFinished, at: At[Reads]) -> 
     plan = state.run.policy.prune or PrunePlan()
     if event.step < window.since_step + window.grace_steps:
         return None
-    trip = accuracy_trip(plan, window.spread, window.accuracy_before, accuracy)
+    trip = accuracy_trip(plan, window.spread, window.accuracy_before, accuracy, event.samples)
     return _passed(state) if trip is None else _rejected(state, (trip,))
 
 

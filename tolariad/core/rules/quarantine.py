@@ -95,7 +95,12 @@ def add_suspects(state: Reads, event: m.EmergencyRaised, _: At[Reads]) -> Decisi
     """Add the suspected batches before the rollback, so that the trainer skips them when it begins again."""
     if event.suspects is None:
         return None
-    return _added(state, m.QuarantineAdded(name=state.quarantine.next_name, why=event.why, batches=event.suspects))
+    added, known = list[m.QuarantineAdded](), state.quarantine
+    for number, batches in enumerate((event.suspects, *event.more_suspects)):
+        entry = m.QuarantineAdded(name=known.name_after(number), why=event.why, batches=batches)
+        if known.takes(entry):
+            added.append(entry)
+    return Decision(tuple(added)) if added else None
 
 
 def _added(state: Reads, entry: m.QuarantineAdded) -> Decision | None:

@@ -220,7 +220,7 @@ def complete_open(state: Reads, _: m.TrainerIsGone, __: At[Reads]) -> Decision |
 def _target(state: Reads, id_: str) -> q.Restorable | None:
     """Return the chosen target if it may still be used, else None."""
     found = q.restorable(state, id_)
-    return None if isinstance(found, st.CatalogueEntry) and not found.is_target else found
+    return None if isinstance(found, st.CatalogueEntry) and not found.is_way_back else found
 
 
 def _escalated(opened: st.OpenRollback, target: st.CatalogueEntry, why: str) -> m.RollbackEscalated:

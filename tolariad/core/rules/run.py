@@ -12,7 +12,7 @@ from tolariad.core.decision import Accepted, Decision
 from tolariad.core.engine import At, Numbered
 
 
-class Reads(Numbered, st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasTrainer, Protocol):
+class Reads(Numbered, st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasTrainer, st.HasInsurance, Protocol):
     """The slices that the rules of the run read."""
 
 
@@ -140,7 +140,9 @@ def trainer_is_gone(state: Reads, what: m.TrainerDied | m.TrainerEnded, at: At[R
         case st.Phase.STOPPING:
             return _stopped(state, at.was)
         case st.Phase.COMPLETED:
-            return Decision((), (m.ExitDaemon(code=0, why="the run is complete"),))
+            kept = q.kept_in_words(state)
+            why = f"the run is complete; {kept}" if kept else "the run is complete"
+            return Decision((), (m.ExitDaemon(code=0, why=why),))
         case st.Phase.FAILED:
             return Decision((), (m.ExitDaemon(code=state.run.failure_code, why=state.run.why),))
         case _:

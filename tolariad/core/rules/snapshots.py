@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Final, Protocol
 
 from tolariad.core import messages as m
@@ -117,7 +117,8 @@ def _take(state: Reads) -> Decision:
     is_quiet = state.run.phase is st.Phase.RUNNING and state.progress.rerun is None and state.rollbacks.open is None
     if s.ring is None or s.off or s.open is not None or not is_quiet or state.run.pause is not None:
         return Decision()
-    slot = _free_slot(s, s.narrow if state.overruns.memory is not None else range(s.ring.slots))
+    written = {one.copy_of for one in state.checkpoints.open}
+    slot = _free_slot(s, s.narrow if state.overruns.memory is not None else range(s.ring.slots), written)
     if slot is None or (s.unhealthy_step and s.unhealthy_step >= state.progress.step):
         return Decision()
     begun = m.SnapshotBegun(
@@ -131,13 +132,17 @@ def _take(state: Reads) -> Decision:
     return Decision((begun,), (m.TakeSnapshot(id=begun.id, slot=slot),))
 
 
-def _free_slot(s: st.Snapshots, usable: Sequence[int]) -> int | None:
-    """Return an empty slot, else the slot of the oldest snapshot that may go; None if all must stay."""
+def _free_slot(s: st.Snapshots, usable: Sequence[int], written: Container[str]) -> int | None:
+    """Return an empty slot, else the slot of the oldest snapshot that may go; None if all must stay.
+
+    `written`: the snapshots that are being written to disk.
+    """
     held = {one.slot for one in s.kept}
     free = next((slot for slot in usable if slot not in held), None)
     if free is not None:
         return free
-    return next((one.slot for one in s.kept if one not in s.pinned and one.slot in usable), None)
+    may_go = (one for one in s.kept if one not in s.pinned and one.id not in written)
+    return next((one.slot for one in may_go if one.slot in usable), None)
 
 
 # -- what becomes of one -----------------------------------------------------------------------------------------------

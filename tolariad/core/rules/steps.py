@@ -23,9 +23,7 @@ _NAMES: Final = {
 }
 
 
-class Reads(
-    Numbered, q.AllTrained, st.HasTrainer, st.HasProgress, st.HasHealth, st.HasRates, st.HasSnapshots, Protocol
-):
+class Reads(Numbered, q.AllTrained, q.ReadsHealth, st.HasRates, Protocol):
     """The slices that the rules of steps read."""
 
 
@@ -80,7 +78,8 @@ def skipped(state: Reads, report: m.StepSkippedReport, _: At[Reads]) -> Decision
     verdict = report.verdict
     if verdict is None:
         return Decision((event,))
-    return Decision((m.detected(verdict, step=report.step, epoch=report.epoch, batch=report.batch), event))
+    found = m.detected(verdict, step=report.step, epoch=report.epoch, batch=report.batch)
+    return Decision((q.judged(state, found, None), event))
 
 
 def validated(state: Reads, report: m.ValidationReport, _: At[Reads]) -> Decision:

@@ -191,6 +191,12 @@ def _refusal(state: Reads, one: m.StrategyCommand, wall: int) -> str:
     goes_back = state.rollbacks.open is not None or state.rollbacks.asked is not None
     if goes_back or state.run.phase is st.Phase.FROZEN:
         return _VOID
+    told, step = state.strategy, state.progress.step
+    if isinstance(one.order, m.Rollback) and told.times_back >= st.TIMES_BACK_MAX and step <= told.back_from:
+        return (
+            f"the strategy has gone back {told.times_back} times from step {told.back_from} or before it, and that did "
+            "not help; training goes on. Past that step it may go back again"
+        )
     if one.expires and wall >= one.expires:
         late = (wall - one.expires) / 1e6
         return f"it had to begin {late:.0f} ms ago (`execution_deadline_ms` after `issued_at`)"

@@ -23,6 +23,7 @@ class Reads(
     st.HasHealth,
     st.HasSnapshots,
     st.HasSeeds,
+    st.HasStages,
     Protocol,
 ):
     """The slices that the rules of the trainer read."""
@@ -223,7 +224,7 @@ def _why_ended(what: m.TrainerIsGone) -> str:
     if isinstance(what, m.TrainerEnded):
         return m.TRAINER_ENDED
     is_daemons = isinstance(what, m.Opened) or what.reason is m.DeathReason.WITH_DAEMON
-    return "the daemon ended" if is_daemons else "the trainer died"
+    return m.DAEMON_ENDED if is_daemons else m.TRAINER_DIED
 
 
 def abort_open(state: Reads, what: m.TrainerIsGone, _: At[Reads]) -> Decision | None:

@@ -11,6 +11,7 @@ from tolariad.core.state.fates import *
 from tolariad.core.state.fold import *
 from tolariad.core.state.health import *
 from tolariad.core.state.health_detection import *
+from tolariad.core.state.insurance import *
 from tolariad.core.state.pruning import *
 from tolariad.core.state.pruning_parts import *
 from tolariad.core.state.rates import *
@@ -20,6 +21,7 @@ from tolariad.core.state.run_limit import *
 from tolariad.core.state.said import *
 from tolariad.core.state.seeds import *
 from tolariad.core.state.snapshots import *
+from tolariad.core.state.stages import *
 from tolariad.core.state.steps import *
 from tolariad.core.state.steps_code import *
 from tolariad.core.state.strategy import *

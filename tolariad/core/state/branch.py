@@ -5,7 +5,8 @@ RolledBack puts it back, in one function, which changes every other slice that a
 a rollback, and why, is in the description of each field (`fates`).
 
 Histories (moves of seeds, masks, changes of the model) are not in a Branch. At a place a history is the beginning of
-what it is later, so going back cuts it. The number of boundary orders that the target contains tells where.
+what it is later, so going back cuts it. The number of boundary orders that the target contains tells where. Only a
+pinned state has them besides (`Histories`): its branch may be left, and live again.
 
 Invariants: after a rollback every field of the Branch has the value that it had when the target was copied. A restart
 that runs steps again changes nothing here. Every copy belongs to a checkpoint or snapshot that is open or may be gone
@@ -23,18 +24,19 @@ import msgspec
 from msgspec.structs import fields, replace
 
 from tolariad.core import messages as m
-from tolariad.core.state.architecture import HasArchitecture, architecture_at
+from tolariad.core.state.architecture import Architecture, HasArchitecture, architecture_at
 from tolariad.core.state.boundary import HasBoundary
 from tolariad.core.state.checkpoints import Checkpoints, HasCheckpoints, checkpoints_at
 from tolariad.core.state.fates import set_back
 from tolariad.core.state.health import BranchStability, HasHealth
 from tolariad.core.state.health_detection import BranchInstability
-from tolariad.core.state.pruning import HasPruning, pruning_at
+from tolariad.core.state.pruning import HasPruning, Pruning, pruning_at
 from tolariad.core.state.rates import BranchRates, HasRates
 from tolariad.core.state.run import HasRun
 from tolariad.core.state.run_limit import BranchLimits
-from tolariad.core.state.seeds import HasSeeds, seeds_at
+from tolariad.core.state.seeds import HasSeeds, Seeds, seeds_at
 from tolariad.core.state.snapshots import BranchSnapshots, HasSnapshots, Snapshots, snapshots_at
+from tolariad.core.state.stages import HasStages, Stages, stages_at
 from tolariad.core.state.steps import BranchProgress, HasProgress, progress_at
 from tolariad.core.state.strategy import BranchStrategy, HasStrategy
 
@@ -69,18 +71,32 @@ PARTS: Final = {one.name: type(one.default) for one in fields(Branch) if isinsta
 _LEFT: Final = set_back("copies of places after the target are dropped")
 
 
+class Histories(msgspec.Struct, frozen=True):
+    """What a pinned state needs if its branch is left: its histories, and the Branch at the ends of its epochs."""
+
+    architecture: Architecture
+    seeds: Seeds
+    pruning: Pruning
+    stages: Stages
+    last_batch: Branch | None = None
+    best_end: Branch | None = None
+    former_ends: tuple[Branch, ...] = ()
+
+
 class Copies(msgspec.Struct, frozen=True):
     """Slice of RunState. `held`: the Branch by the name of the checkpoint or snapshot.
 
     A trainer that runs steps again may copy its state at a place that the fold has already passed. Examples are the
     last batch of the newest epoch, and the best validation. `last_batch` and `best_end` hold the Branch at these two
     places, and `former_ends` those of former best validations that a rollback may bring back, oldest first.
+    `histories`: of the state that a trial left, by its name.
     """
 
     held: Annotated[dict[str, Branch], _LEFT] = {}
     last_batch: Annotated[Branch | None, _LEFT] = None
     best_end: Annotated[Branch | None, _LEFT] = None
     former_ends: Annotated[tuple[Branch, ...], _LEFT] = ()
+    histories: Annotated[dict[str, Histories], _LEFT] = {}
 
     @property
     def ends(self) -> tuple[Branch, ...]:
@@ -104,6 +120,7 @@ class GoesBack(
     HasArchitecture,
     HasSeeds,
     HasPruning,
+    HasStages,
     HasRates,
     HasBoundary,
     HasHealth,
@@ -144,7 +161,18 @@ def _copied(before: GoesBack, after: GoesBack, e: m.StateCopied) -> Changed:
     )
     if e.id not in names or found is None or found.step != e.step:
         return {}
-    return {"copies": replace(s, held={**s.held, e.id: found})}
+    histories = s.histories
+    if after.checkpoints.reason_of(e.id) is m.CheckpointReason.PIN:
+        past = before.architecture, before.seeds, before.pruning, before.stages
+        whole = Histories(*past, s.last_batch, s.best_end, s.former_ends)
+        histories = {**histories, e.id: whole}
+    return {"copies": replace(s, held={**s.held, e.id: found}, histories=histories)}
+
+
+def _copied_from(_: GoesBack, after: GoesBack, e: m.CheckpointBegun) -> Changed:
+    """Save the Branch of a snapshot for the checkpoint that is written from it."""
+    held = after.copies.held
+    return {"copies": replace(after.copies, held={**held, e.id: held[e.copy_of]})} if e.copy_of in held else {}
 
 
 def _batches_over(before: GoesBack, after: GoesBack, e: m.ValidationBegun | m.EpochFinished) -> Changed:
@@ -183,14 +211,16 @@ def _pruned(_: GoesBack, after: GoesBack, __: m.Event) -> Changed:
 def _without_gone(disk: Checkpoints, memory: Snapshots, copies: Copies) -> Copies:
     """Keep only the copies that are open or may be gone back to, and the ends of the best epochs of those."""
     names = {one.id for one in disk.open} | {one.id for one in memory.kept}
-    names |= {one.id for one in disk.catalogue if one.is_target or one.quarantined}
+    names |= {one.id for one in disk.catalogue if one.is_target or one.quarantined or one.pinned}
     if memory.open is not None:
         names.add(memory.open.id)
-    if copies.held.keys() <= names and not copies.former_ends:
+    if copies.held.keys() <= names and not copies.former_ends and not copies.histories:
         return copies
     held = {id_: one for id_, one in copies.held.items() if id_ in names}
+    histories = {id_: one for id_, one in copies.histories.items() if id_ in names}
     bests = {one.limits.best_place for one in held.values()}
-    return replace(copies, held=held, former_ends=tuple(one for one in copies.former_ends if one.place in bests))
+    ends = tuple(one for one in copies.former_ends if one.place in bests)
+    return replace(copies, held=held, histories=histories, former_ends=ends)
 
 
 # -- going back --------------------------------------------------------------------------------------------------------
@@ -199,23 +229,30 @@ def _without_gone(disk: Checkpoints, memory: Snapshots, copies: Copies) -> Copie
 def _rolled_back(before: GoesBack, after: GoesBack, e: m.RolledBack) -> Changed:
     """Put training back on the target's branch. Whatever is not named here survives."""
     branch = before.copies.held.get(e.checkpoint) or _nearest(before, e)
-    kept = checkpoints_at(after.checkpoints, e)
+    kept, memory, copies = checkpoints_at(after.checkpoints, e), after.snapshots, after.copies
+    left = next((one for one in before.checkpoints.catalogue if one.id == e.checkpoint and one.abandoned), None)
+    whole: GoesBack | Histories = after
+    if left is not None and (found := copies.histories.get(e.checkpoint)) is not None:
+        # The branch of the target was left, and lives again: what was made on the other one since is no part of it.
+        whole, memory = found, replace(memory, kept=())
+        copies = replace(copies, last_batch=found.last_batch, best_end=found.best_end, former_ends=found.former_ends)
     changed: dict[str, Any] = {
         "progress": _put(branch.progress, progress_at(after.progress, e), validating=None, validating_epoch=0),
         "limits": _put(branch.limits, after.limits, clock_mono=0),
         "rates": _put(branch.rates, after.rates, stale=True),
         "stability": _put(branch.stability, after.stability, healthy_epochs=0),
         "instability": _put(branch.instability, after.instability, asked=None, last_mono=0),
-        "snapshots": _put(branch.snapshots, snapshots_at(after.snapshots, e)),
+        "snapshots": _put(branch.snapshots, snapshots_at(memory, e)),
         "strategy": _put(branch.strategy, after.strategy, asked=None, owed=0),
         "checkpoints": replace(kept, needed_failures=0, needs=0),
         "boundary": replace(after.boundary, asked=None),
         "overruns": replace(after.overruns, going=None, raised=None),
-        "architecture": architecture_at(after.architecture, e),
-        "seeds": seeds_at(after.seeds, e),
-        "pruning": pruning_at(after.pruning, e),
+        "architecture": architecture_at(whole.architecture, e),
+        "seeds": seeds_at(whole.seeds, e),
+        "pruning": pruning_at(whole.pruning, e),
+        "stages": stages_at(whole.stages, e),
     }
-    return {**changed, "copies": _cut(kept, changed["snapshots"], after.copies, (e.epoch, e.batch))}
+    return {**changed, "copies": _cut(kept, changed["snapshots"], copies, (e.epoch, e.batch))}
 
 
 def _put(part: msgspec.Struct, slice_: _Slice, **others: Any) -> _Slice:
@@ -241,7 +278,8 @@ def _cut(disk: Checkpoints, memory: Snapshots, s: Copies, fork: tuple[int, int])
     """
     last_batch = s.last_batch if s.last_batch is not None and s.last_batch.place < fork else None
     ends = tuple(one for one in s.ends if one.place < fork or (one.place == fork and one.batch))
-    return _without_gone(disk, memory, Copies(s.held, last_batch, ends[-1] if ends else None, ends[:-1]))
+    left = Copies(s.held, last_batch, ends[-1] if ends else None, ends[:-1], s.histories)
+    return _without_gone(disk, memory, left)
 
 
 # Event type -> function of (the state before it, the state after the slices' own tables, the event) -> changed slices.
@@ -252,12 +290,14 @@ CHANGES_OF_SEVERAL: Final[dict[type[m.Event], Callable[[GoesBack, GoesBack, Any]
     m.EpochStarted: _epoch_started,
     m.ValidationImproved: _improved,
     m.RolledBack: _rolled_back,
+    m.CheckpointBegun: _copied_from,
     **dict.fromkeys(
         (
             m.CheckpointCommitted,
             m.CheckpointAborted,
             m.CheckpointRejected,
             m.CheckpointDeletionBegun,
+            m.PinReleased,
             m.SnapshotBegun,
             m.SnapshotTaken,
             m.SnapshotAborted,

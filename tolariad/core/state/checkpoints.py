@@ -99,9 +99,11 @@ class HasCheckpoints(Protocol):
 
 
 def _begun(s: Checkpoints, e: m.CheckpointBegun, at: m.Cause) -> Checkpoints:
-    again = s.script_seq if s.rerunning else 0
-    opened = (*s.open, OpenCheckpoint(e.id, e.reason, at, e.branch, e.orders, script_seq=again))
-    return replace(s, ordered=s.ordered + 1, open=opened, clock_mono=e.mono)
+    again = e.script_seq or (s.script_seq if s.rerunning else 0)
+    one = OpenCheckpoint(e.id, e.reason, at, e.branch, e.orders, script_seq=again, copy_of=e.copy_of)
+    # A copy of an older state is not one of the regular checkpoints.
+    clock_mono = s.clock_mono if e.copy_of else e.mono
+    return replace(s, ordered=s.ordered + 1, open=(*s.open, one), clock_mono=clock_mono)
 
 
 def _without(s: Checkpoints, id_: str) -> tuple[OpenCheckpoint, ...]:
@@ -118,8 +120,9 @@ def _committed(s: Checkpoints, e: m.CheckpointCommitted, at: m.Cause) -> Checkpo
         abandoned=e.branch != s.branch and (order is None or order.is_left((e.step, e.epoch, e.batch), e.orders)),
         importance=sum(piece.size for piece in e.pieces if piece.name.startswith("importance-")),
         script_seq=_script_seq(s, order, e.orders),
+        pinned=order is not None and order.reason is m.CheckpointReason.PIN,
     )
-    catalogue = (*s.catalogue, entry)
+    catalogue = _with(s.catalogue, entry, is_copy=order is not None and bool(order.copy_of))
     best = best_of(catalogue)
     if len(catalogue) > CATALOGUE_MAX:
         forgotten = next(one for one in catalogue[1:] if one.id != best)
@@ -136,6 +139,14 @@ def _committed(s: Checkpoints, e: m.CheckpointCommitted, at: m.Cause) -> Checkpo
         needs=0,
         seconds=e.seconds,
     )
+
+
+def _with(catalogue: tuple[CatalogueEntry, ...], entry: CatalogueEntry, *, is_copy: bool) -> tuple[CatalogueEntry, ...]:
+    """Return the catalogue with one more entry. One of an older state has its place before those of newer ones."""
+    after = len(catalogue)
+    while is_copy and after and catalogue[after - 1].step > entry.step:
+        after -= 1
+    return (*catalogue[:after], entry, *catalogue[after:])
 
 
 def _promoted(s: Checkpoints, e: m.CheckpointPromoted, _: m.Cause) -> Checkpoints:
@@ -181,6 +192,14 @@ def _released(s: Checkpoints, e: m.QuarantineRemoved, _: m.Cause) -> Checkpoints
     )
 
 
+def _pinned(s: Checkpoints, e: m.StatePinned, _: m.Cause) -> Checkpoints:
+    return replace(s, catalogue=_marked(s, e.checkpoint, pinned=True))
+
+
+def _unpinned(s: Checkpoints, e: m.PinReleased, _: m.Cause) -> Checkpoints:
+    return replace(s, catalogue=_marked(s, e.checkpoint, pinned=False))
+
+
 def _rejected(s: Checkpoints, e: m.CheckpointRejected, _: m.Cause) -> Checkpoints:
     catalogue = _marked(s, e.id, rejected=True)
     return replace(s, catalogue=catalogue, best=best_of(catalogue), watched=_unwatched(s, e.id))
@@ -204,6 +223,9 @@ def checkpoints_at(s: Checkpoints, e: m.RolledBack) -> Checkpoints:
         return place > fork or (place == fork and None not in (one.orders, e.orders) and one.orders != e.orders)
 
     catalogue = tuple(replace(one, abandoned=True) if is_left(n, one) else one for n, one in enumerate(s.catalogue))
+    if target is not None and catalogue[target].pinned:
+        # The branch that it lies on was left, and lives again.
+        catalogue = _marked(replace(s, catalogue=catalogue), e.checkpoint, abandoned=False)
     opened = tuple(one.passed(fork, e.orders) for one in s.open)
     left = {one.id for one in catalogue if one.abandoned}
     return replace(
@@ -262,6 +284,8 @@ APPLY: Final[ApplyTable] = {
     m.CheckpointPromoted: _promoted,
     m.InstabilityDetected: _unhealthy,
     m.CheckpointAborted: _aborted,
+    m.StatePinned: _pinned,
+    m.PinReleased: _unpinned,
     m.CheckpointRejected: _rejected,
     m.CheckpointUnfit: _unfit,
     m.QuarantineAdded: _quarantined,

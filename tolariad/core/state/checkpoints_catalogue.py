@@ -16,6 +16,7 @@ class OpenCheckpoint(msgspec.Struct, frozen=True):
 
     `fork`: the earliest place that the run went back to meanwhile, or None. `fork_orders`: how many boundary orders
     that place contains. `script_seq`: if it was ordered during a re-run, the event at which that script begins; else 0.
+    `copy_of`: the snapshot that it is written from.
     """
 
     id: str
@@ -26,6 +27,7 @@ class OpenCheckpoint(msgspec.Struct, frozen=True):
     fork: tuple[int, int, int] | None = None
     fork_orders: int | None = None
     script_seq: int = 0
+    copy_of: str = ""
 
     def passed(self, fork: tuple[int, int, int], orders: int | None) -> OpenCheckpoint:
         """Return the same checkpoint after the run went back to `fork`."""
@@ -75,11 +77,18 @@ class CatalogueEntry(Copying, frozen=True):
     unfit_incarnation: int = 0
     # It holds the end of an epoch that was better than all before it.
     best: bool = False
+    # The autopilot keeps it as a way back (StatePinned).
+    pinned: bool = False
 
     @property
     def is_target(self) -> bool:
         """Return whether training may begin from it: it is usable, on the current branch, and not to be removed."""
         return not (self.rejected or self.abandoned or self.condemned or self.reduced or self.quarantined)
+
+    @property
+    def is_way_back(self) -> bool:
+        """Return whether the run may go back to it: it is a target, or it was pinned on a branch that was left."""
+        return self.is_target or (self.pinned and replace(self, abandoned=False).is_target)
 
     @property
     def script_from(self) -> int:

@@ -236,6 +236,10 @@ class Quarantine(msgspec.Struct, frozen=True):
         """Return the name of the next entry."""
         return f"q{self.added + 1:04d}"
 
+    def name_after(self, entries: int) -> str:
+        """Return the name of the next entry after so many more."""
+        return f"q{self.added + 1 + entries:04d}"
+
     def takes(self, entry: m.QuarantineAdded) -> bool:
         """Return whether this entry is not there yet, and there is room for it."""
         return self.of(entry.batches, entry.checkpoint, entry.seed) is None and len(self.entries) < ENTRIES_MAX

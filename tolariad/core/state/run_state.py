@@ -23,6 +23,7 @@ from tolariad.core.state import (
     checkpoints,
     control,
     health,
+    insurance,
     pruning,
     rates,
     rollback,
@@ -30,6 +31,7 @@ from tolariad.core.state import (
     said,
     seeds,
     snapshots,
+    stages,
     steps,
     strategy,
     trainer,
@@ -43,7 +45,7 @@ from tolariad.core.state.run import DISK, Disk
 
 # Raise it if an existing event changes its meaning for `apply`, and once for a release in which RunState changed its
 # fields. Captures and hashes carry it. A capture of another version is not used: the events are folded again.
-FOLD_VERSION: Final = 8
+FOLD_VERSION: Final = 9
 
 
 class RunState(msgspec.Struct, frozen=True):
@@ -72,6 +74,8 @@ class RunState(msgspec.Struct, frozen=True):
     seeds: seeds.Seeds = seeds.Seeds()
     strategy: strategy.Strategy = strategy.Strategy()
     pruning: pruning.Pruning = pruning.Pruning()
+    stages: stages.Stages = stages.Stages()
+    insurance: insurance.Insurance = insurance.Insurance()
 
 
 # Each slice's name in RunState, and its apply table.
@@ -97,6 +101,8 @@ _TABLES: Final[dict[str, ApplyTable]] = {
     "seeds": seeds.APPLY,
     "strategy": strategy.APPLY,
     "pruning": pruning.APPLY,
+    "stages": stages.APPLY,
+    "insurance": insurance.APPLY,
 }
 
 

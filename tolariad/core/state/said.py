@@ -68,6 +68,10 @@ SaidEvent: TypeAlias = (
     | m.PruneBreakerOpened
     | m.MaskSetPassed
     | m.MaskSetRejected
+    | m.StatePinned
+    | m.StatesCompared
+    | m.PinReleased
+    | m.HeldOnTo
 )
 # Reported, but no trouble: orders, and the ends of troubles.
 _NO_TROUBLE: Final = (
@@ -82,6 +86,9 @@ _NO_TROUBLE: Final = (
     m.BreakerSet,
     m.MaskSetPassed,
     m.DataNoted,
+    m.StatePinned,
+    m.StatesCompared,
+    m.PinReleased,
 )
 # Ends that an order or the daemon caused.
 _TOLD_TO_END: Final = (m.DeathReason.WITH_DAEMON, m.DeathReason.KILLED)
@@ -89,7 +96,7 @@ _OUTPUT_CHARACTERS_MAX: Final = 500
 
 
 # The orders that are reported when they act, and when they do not. Of others it is enough that they were given.
-_SAID_ORDERS: Final = (m.MoveSeed, m.MaskUnits, m.ReleaseMasks, m.CompactModel)
+_SAID_ORDERS: Final = (m.MoveSeed, m.MaskUnits, m.ReleaseMasks, m.CompactModel, m.LearnAnew, m.BeginStage)
 
 
 class SaidEntry(msgspec.Struct, frozen=True):

@@ -43,16 +43,20 @@ class BranchStrategy(msgspec.Struct, frozen=True, omit_defaults=True):
 
 _LEFT: Final = anew("the run leaves the epoch's end that the question was about")
 _NEWEST: Final = survives("the newest vote or answer, or a counter")
+_ENDLESS: Final = survives("it keeps the strategy from ordering rollbacks without end")
+# A strategy may go back this often from one place: the third time would not help either.
+TIMES_BACK_MAX: Final = 2
 
 
 class Strategy(BranchStrategy, frozen=True):
     """Slice of RunState. `commands`: of the newest answer. `kept`: the strategy's state.
 
     `owed`: the epoch whose question the end of a trainer closed, or 0. `voted_…`: rollback and target of the newest
-    vote. `rollbacks`: how many the strategy ordered. `asked_total`, `unanswered`: questions, and those without an
-    answer that nothing overtook. `fallback`: why the newest question has no answer, "" if it has one. `answered_epoch`:
-    the newest epoch with an answer. `skipped`, `findings`: of the epoch so far. `ended_…`: of the newest epoch that has
-    ended, for the packet. `device`: the trainer's, as torch names it.
+    vote. `rollbacks`: how many the strategy ordered. `back_from`: the farthest step from which it went back;
+    `times_back`: how often it did since the run first came there. `asked_total`, `unanswered`: questions, and those
+    without an answer that nothing overtook. `fallback`: why the newest question has no answer, "" if it has one.
+    `answered_epoch`: the newest epoch with an answer. `skipped`, `findings`: of the epoch so far. `ended_…`: of the
+    newest epoch that has ended, for the packet. `device`: the trainer's, as torch names it.
     """
 
     asked: Annotated[Asked | None, _LEFT] = None
@@ -60,7 +64,9 @@ class Strategy(BranchStrategy, frozen=True):
     owed: Annotated[int, _LEFT] = 0
     voted_rollback: Annotated[str, _NEWEST] = ""
     voted_checkpoint: Annotated[str, _NEWEST] = ""
-    rollbacks: Annotated[int, survives("it keeps the strategy from ordering rollbacks without end")] = 0
+    rollbacks: Annotated[int, _ENDLESS] = 0
+    back_from: Annotated[int, _ENDLESS] = 0
+    times_back: Annotated[int, _ENDLESS] = 0
     asked_total: Annotated[int, _NEWEST] = 0
     unanswered: Annotated[int, _NEWEST] = 0
     fallback: Annotated[str, _NEWEST] = ""
@@ -111,8 +117,12 @@ def _voted(s: Strategy, e: m.StrategyVoted, _: m.Cause) -> Strategy:
 
 
 def _rollback(s: Strategy, e: m.RollbackRequested, _: m.Cause) -> Strategy:
-    is_ours = e.actor is not None and e.actor.program == PROGRAM
-    return replace(s, rollbacks=s.rollbacks + 1) if is_ours else s
+    if e.actor is None or e.actor.program != PROGRAM:
+        return s
+    step = storable(e.step + (e.given_up or 0))
+    is_new = step > s.back_from or not s.times_back
+    times = 1 if is_new else s.times_back + 1
+    return replace(s, rollbacks=s.rollbacks + 1, back_from=max(step, s.back_from), times_back=times)
 
 
 def _began(s: Strategy, _: m.EpochStarted, __: m.Cause) -> Strategy:

@@ -43,6 +43,7 @@ class CheckpointHandler:
         """`fence` must return when the last step is reported and durable. `position` returns the current position."""
         self._saver = saver
         self._snapshots = snapshots
+        saver.read_memory_by(snapshots.copied)
         self._stopwatch = stopwatch
         self._reporter, self._inbox, self._progress = link.reporter, link.inbox, link.progress
         self._wait_until_durable = fence

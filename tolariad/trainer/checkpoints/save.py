@@ -25,11 +25,11 @@ from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core.calc.pruning.ledger import COMPACT
 from tolariad.failpoints import reached
-from tolariad.storage import CheckpointWriter, Manifest, Pace, remove_partial
+from tolariad.storage import CheckpointUnusable, CheckpointWriter, Manifest, Pace, remove_partial
 from tolariad.trainer.checkpoints.buffers import HostBuffer
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.files import AVERAGE_FILE, MASKS_FILE, MODEL_FILE, OPTIMIZER_FILE, SEEDS_FILE
-from tolariad.trainer.checkpoints.snapshot import FILE_BYTES_MAX
+from tolariad.trainer.checkpoints.snapshot import FILE_BYTES_MAX, Origin
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
 
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
-    from tolariad.trainer.orders.numbered import ActedOrders
     from tolariad.trainer.setup import Setup
 
     Paced = Callable[[Callable[[], None]], Pace]
+    FromMemory = Callable[[m.CheckpointRef, HostBuffer], tuple[Snapshot, Origin]]
 
 _Report = m.CheckpointWrittenReport | m.CheckpointFailedReport
 # No training takes place during these: write them as fast as the disk allows.
@@ -78,19 +78,17 @@ class _Job:
         snapshot: Snapshot,
         write: Callable[[_Job], None],
         *,
-        acted: ActedOrders,
-        parent: str,
-        compactions: int,
+        origin: Origin,
         paced: Paced,
         begun: float,
     ) -> None:
-        """`write` runs in the thread. `acted`: the boundary orders that the copy contains."""
+        """`write` runs in the thread."""
         self.order = order
         self.pace = Pace(None, self.tick) if order.reason in _UNPACED else paced(self.tick)
         self.snapshot = snapshot
-        self.orders, self.acted = acted.count, acted.causes
-        self.parent = parent
-        self.compactions = compactions
+        self.orders, self.acted = origin.orders, origin.acted
+        self.parent = origin.parent
+        self.compactions = origin.compactions
         self.begun = begun
         self.created_ns = time.time_ns()
         self.spans = dict.fromkeys(m.CheckpointSpans.__struct_fields__, 0.0) | {"held": time.perf_counter() - begun}
@@ -141,6 +139,8 @@ class Saver:
         self._job: _Job | None = None
         # Whether the memory for the copy is reserved.
         self.is_prepared = False
+        # Copies a snapshot out of the memory for snapshots.
+        self._from_memory: FromMemory | None = None
         self._keeps_copy = True
         self._copy_bytes = 0
         self.parent = ""
@@ -194,6 +194,10 @@ class Saver:
             self._known.add(order.id)
             self._waiting.append(order)
 
+    def read_memory_by(self, copy: FromMemory) -> None:
+        """Copy snapshots that are to be written by this function."""
+        self._from_memory = copy
+
     def descend_from(self, parent: str) -> None:
         """Set the checkpoint that the state descends from, from here on."""
         self.parent = parent
@@ -222,36 +226,39 @@ class Saver:
         begun = time.perf_counter()
         self._setup.ledger.say_unrecorded(position.step)
         try:
-            copied = self._copied(order, position)
+            copied, origin = self._copied(order, position)
         except (Abort, NotCapturable) as error:
             self._refused.append(m.CheckpointFailedReport(id=order.id, why=str(error)))
             return None
-        acted, parent = self._setup.acted, self.parent
-        job = _Job(
-            order,
-            copied,
-            self._run,
-            acted=acted,
-            parent=parent,
-            compactions=self._setup.ledger.count(COMPACT),
-            paced=self._paced,
-            begun=begun,
-        )
+        job = _Job(order, copied, self._run, origin=origin, paced=self._paced, begun=begun)
         reached("capture")
         self._job = job
         job.thread.start()
-        return m.StateCopiedReport(id=order.id, **asdict(position))
+        # A snapshot was reported when it was taken.
+        return m.StateCopiedReport(id=order.id, **asdict(position)) if order.snapshot is None else None
 
-    def _copied(self, order: m.TakeCheckpoint, position: Position) -> Snapshot:
+    def _copied(self, order: m.TakeCheckpoint, position: Position) -> tuple[Snapshot, Origin]:
         """Return a copy of the state. Raises Abort or NotCapturable with the reason if there can be none."""
+        if order.snapshot is not None:
+            return self._copied_from_memory(order.snapshot)
         # No training follows the last checkpoint, so the data need not be resumable there.
         if order.reason is not m.CheckpointReason.END and not self._setup.train.can_stop_at(position.batch):
             raise Abort(self._setup.train.note)
-        live = capture(self._setup, position)
+        live, acted = capture(self._setup, position), self._setup.acted
+        origin = Origin(acted.count, acted.causes, self.parent, self._setup.ledger.count(COMPACT))
         try:
-            return live.copied_into(self._buffer)
+            return live.copied_into(self._buffer), origin
         except (MemoryError, OSError, RuntimeError) as error:
             raise Abort(f"there is no memory for its copy of {live.room} bytes: {error}") from error
+
+    def _copied_from_memory(self, ref: m.CheckpointRef) -> tuple[Snapshot, Origin]:
+        """Return a copy of a snapshot. Raises Abort."""
+        if self._from_memory is None:
+            raise Abort("this trainer has no snapshot memory")
+        try:
+            return self._from_memory(ref, self._buffer)
+        except (CheckpointUnusable, MemoryError, OSError, RuntimeError) as error:
+            raise Abort(f"snapshot {ref.id} cannot be written: {error}") from error
 
     def finished(self) -> _Report | None:
         """Return the report of a finished order, once; None if there is none."""

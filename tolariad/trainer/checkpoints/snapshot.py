@@ -33,6 +33,19 @@ class Position(msgspec.Struct, frozen=True, gc=False):
     batch: int
 
 
+class Origin(NamedTuple):
+    """Where a copied state comes from.
+
+    `orders`, `acted`: how many boundary orders it contains, and the keys of the newest. `parent`: the checkpoint that
+    it descends from. `compactions`: how often channels were removed from its model.
+    """
+
+    orders: int
+    acted: tuple[int, ...]
+    parent: str
+    compactions: int
+
+
 class File(NamedTuple):
     """One file of a checkpoint: its name, its group, and its bytes."""
 

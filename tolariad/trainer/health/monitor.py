@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import msgspec
 
 from tolariad.core import messages as m
+from tolariad.core.calc.detection.announced import announced
+from tolariad.core.calc.detection.carried import Loud, loud, with_loud
 from tolariad.core.calc.detection.course import CourseState
 from tolariad.core.calc.detection.detector import Detector, DetectorState
-from tolariad.core.calc.detection.rules import Action, Verdict
+from tolariad.core.calc.detection.envelope import Scale, exp
+from tolariad.core.calc.detection.rules import Action, Finding, Verdict
 from tolariad.trainer.health.forward_state import ForwardStateBackup
 from tolariad.trainer.step.measured import Measured
 
@@ -47,11 +50,19 @@ def suspects(verdict: Verdict) -> int:
     return verdict.run_of + 1 if verdict.action is not Action.SKIP else 1
 
 
-def instability(verdict: Verdict, at: Position, batches: int) -> m.InstabilityReport:
+def instability(verdict: Verdict, at: Position, batches: int, watch: Monitor) -> m.InstabilityReport:
     """Return the report of a verdict on the step of `batches` batches that ends `at` this position."""
-    # At most back to the epoch's first batch: quarantine names batches of one epoch.
     first = max(1, at.batch - suspects(verdict) * batches + 1)
-    return m.InstabilityReport(verdict=verdict, step=at.step, epoch=at.epoch, batch=at.batch, first_batch=first)
+    return m.InstabilityReport(
+        verdict=verdict,
+        step=at.step,
+        epoch=at.epoch,
+        batch=at.batch,
+        first_batch=first,
+        began=watch.began,
+        unit=watch.unit,
+        loud=watch.loud,
+    )
 
 
 def overlaps(quarantined: Sequence[m.Batches], at: Position, batches: int) -> bool:
@@ -128,11 +139,43 @@ class Monitor:
 
     def _reason_to_skip(self, verdict: Verdict | None, step: int) -> m.SkipReason | None:
         """Return why update `step` is skipped, or None. The kernel decides about anything more serious."""
-        if verdict is None or verdict.action is not Action.SKIP or not self.skips:
+        if verdict is None or not self.skips:
+            return None
+        if verdict.finding is Finding.EXPLOSION and math.isfinite(verdict.value):
+            # As high as a spike. The kernel watches what follows.
+            return None if step <= self._tolerated else m.SkipReason.SPIKE
+        if verdict.action is not Action.SKIP:
             return None
         # A loss that is not finite is skipped even while high values are tolerated: no mask explains it.
         reason = m.SkipReason(verdict.finding.value)
         return None if reason is m.SkipReason.SPIKE and step <= self._tolerated else reason
+
+    @property
+    def began(self) -> int:
+        """How many updates before the newest finding its rise began."""
+        return self._detector.began
+
+    @property
+    def unit(self) -> float:
+        """The unit of a loss that may have either sign; 0 if the task gives none."""
+        return self._loss_unit or 0.0
+
+    @property
+    def loud(self) -> Loud:
+        """What the detector knows of loud batches."""
+        return loud(self._detector.state())
+
+    def remember(self, known: Loud) -> None:
+        """Know such loud batches as well: they led to a rollback, and are no news when they come again."""
+        self._detector = Detector(state=with_loud(self._detector.state(), known), unit=self._loss_unit)
+
+    def levels_of(self, state: bytes | None) -> tuple[float, float]:
+        """Return the loss of the untrained network, and the usual loss, of a saved detector; 0: not known."""
+        known = _decoded(state) or self._detector.state()
+        losses = known.course.losses
+        if losses.scale is not Scale.LOG:
+            return known.course.begin, 0.0
+        return (exp(known.course.begin), exp(losses.level)) if losses.count else (0.0, 0.0)
 
     @property
     def typical_norm(self) -> float | None:
@@ -145,6 +188,10 @@ class Monitor:
         known = self._detector.state()
         fresh = DetectorState(course=known.course)
         self._detector = Detector(state=fresh, unit=self._loss_unit)
+
+    def begin_anew(self) -> None:
+        """Learn the level anew: a change was announced, after which losses and norms may be others."""
+        self._detector = Detector(announced(self._detector.state()), unit=self._loss_unit)
 
     def tolerate_until(self, step: int) -> None:
         """Skip no update for a high loss or gradient norm up to update `step`; 0: skip as ever."""

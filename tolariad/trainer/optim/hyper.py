@@ -40,6 +40,7 @@ class Hyperparameters:
         changed = [(group, changes_of(optimizer, group, order.values)) for optimizer, group in found]
         for group, values in changed:
             group.update(values)
+        self._setup.watch.begin_anew()
 
     def _groups(self, wanted: str) -> Iterator[tuple[Optimizer, dict[str, Any]]]:
         """Yield the groups of the optimizers of this name, or the groups of this name, with their optimizers."""

@@ -77,6 +77,7 @@ RULES: Final[dict[type, Rule]] = {
     m.PrepareRollback: Rule(When.ON_ARRIVAL),
     m.CommitRollback: Rule(When.ON_ARRIVAL),
     m.AbortRollback: Rule(When.ON_ARRIVAL),
+    m.CompareStates: Rule(When.ON_ARRIVAL),
     m.TrainFrom: Rule(When.TO_START),
     # A re-run repeats what happened: a checkpoint that is ordered meanwhile is taken after it. A checkpoint of an
     # epoch's end can only be taken there, in a re-run too.

@@ -44,6 +44,10 @@ class ActedOrders:
         self.count += 1
         self.remember(cause)
 
+    def add_own(self) -> None:
+        """Note that an order acts which nobody gave: the trainer itself made it, and reports it."""
+        self.count += 1
+
     def remember(self, cause: int) -> None:
         """Note that the order with this key was answered. A refused order does not act later either."""
         self._causes[cause] = None

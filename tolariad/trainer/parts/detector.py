@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tolariad.core import messages as m
+from tolariad.trainer.orders.numbered import Kind
 from tolariad.trainer.parts.part import Part, Restoring, State
 
 if TYPE_CHECKING:
+    from tolariad.trainer.parts.part import Orders, Trained
     from tolariad.trainer.setup import Setup
 
 
@@ -23,3 +26,9 @@ class DetectorPart(Part):
 
     def load(self, held: Restoring) -> None:
         self._watch.load_state(held.entry("detector"))
+
+    def orders(self, trained: Trained) -> Orders:
+        return {
+            m.LearnAnew: Kind(lambda _: self._watch.begin_anew()),
+            m.RememberLoud: Kind(lambda order: self._watch.remember(order.loud)),
+        }

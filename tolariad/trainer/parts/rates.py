@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tolariad.core import messages as m
+from tolariad.core.calc.learning_rate.group import rate_of
 from tolariad.trainer.orders.numbered import Kind, OrderRefused
 from tolariad.trainer.parts.part import Part, Restoring, State
 
@@ -19,7 +20,7 @@ class RatesPart(Part):
     name = "rates"
 
     def __init__(self, setup: Setup) -> None:
-        self._rates = setup.rates
+        self._rates, self._watch = setup.rates, setup.watch
 
     def state(self) -> State:
         return State({"rates": self._rates.state_dict()})
@@ -32,7 +33,12 @@ class RatesPart(Part):
 
     def _set(self, order: m.SetRate) -> None:
         """Apply an order from the next update on. Raises OrderRefused."""
+        # The rate of the update before, as in RateSet.
+        step = max(1, self._rates.global_step)
+        before = {group.name: rate_of(group, step) for group in self._rates.groups}
         try:
             self._rates.apply_order(order.group, order.value, order.policy, order.curve, order.function)
         except KeyError as error:
             raise OrderRefused(str(error.args[0])) from error
+        if order.may_raise(before[order.group]):
+            self._watch.begin_anew()

@@ -140,7 +140,7 @@ class Pruner:
         masks = self.masked[-1].plan.masks
         release_masks(self._model, HeldMasks(self._model, masks, self.displaced), self._owners, self._average)
         self._stand(_Standing(self.masked[:-1], {}, None))
-        self._monitor.learn_norms_anew()
+        self._monitor.begin_anew()
         return masks.count
 
     def plan_of_all(self) -> Plan:

@@ -13,19 +13,33 @@ from typing import Final, NamedTuple
 from tolariad.core.calc.pruning.verdict import ACCURACY, accuracy_by_loss, loss_scale
 
 SLICES: Final = 5
-# For each slice: the mean of the metric, and the number of samples.
-Levels = Sequence[tuple[float, int]]
+
+
+class Level(NamedTuple):
+    """The mean of the metric over one slice. `weight`: the count behind it, such as that of pixels.
+
+    `samples`: how many it has; 0: they are none of the validation.
+    """
+
+    mean: float
+    weight: int
+    samples: int
+
+
+# One for each slice.
+Levels = Sequence[Level]
 
 
 class Quality(NamedTuple):
     """How good a model is.
 
     `accuracy` is its accuracy or, for a task without one, 1 - the relative rise of its loss. `spread` is the standard
-    error of that.
+    error of that. `samples`: how many were evaluated.
     """
 
     accuracy: float
     spread: float
+    samples: int
 
 
 def metric_of(means: Mapping[str, float]) -> str:
@@ -39,13 +53,14 @@ def quality_of(metric: str, levels: Levels, before: Levels) -> Quality:
     `before` holds the levels of the model with which it is compared.
     """
     mean = mean_of(levels)
-    spread = statistics.stdev([one for one, _ in levels]) / math.sqrt(len(levels)) if len(levels) > 1 else 0.0
+    spread = statistics.stdev([one.mean for one in levels]) / math.sqrt(len(levels)) if len(levels) > 1 else 0.0
+    samples = sum(one.samples for one in levels)
     if metric == ACCURACY:
-        return Quality(mean, spread)
+        return Quality(mean, spread, samples)
     was = mean_of(before)
-    return Quality(accuracy_by_loss(mean, was), spread / loss_scale(was))
+    return Quality(accuracy_by_loss(mean, was), spread / loss_scale(was), samples)
 
 
 def mean_of(levels: Levels) -> float:
     """Return the mean over all samples."""
-    return sum(one * count for one, count in levels) / max(1, sum(count for _, count in levels))
+    return sum(one.mean * one.weight for one in levels) / max(1, sum(one.weight for one in levels))

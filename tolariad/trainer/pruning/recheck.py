@@ -17,7 +17,7 @@ import torch
 from tolariad.core.calc.pruning.verdict import ACCURACY, accuracy_limit, in_words
 from tolariad.trainer.data.randomness import preserved_rng
 from tolariad.trainer.pruning.evidence import held_out_slices
-from tolariad.trainer.pruning.quality import SLICES, Levels, Quality, metric_of, quality_of
+from tolariad.trainer.pruning.quality import SLICES, Level, Levels, Quality, metric_of, quality_of
 from tolariad.trainer.pruning.units import Coordinates, PruningRefused
 from tolariad.trainer.pruning.verify import zero
 from tolariad.trainer.step.validate import unchanged, validate
@@ -50,7 +50,8 @@ def recheck(setup: Setup, coordinates: Coordinates, beat: Callable[[], None]) ->
     if found is None:
         return None
     drop = found.before.accuracy - found.masked.accuracy
-    most = accuracy_limit(setup.settings.prune, found.before.accuracy, found.before.spread)
+    before = found.before
+    most = accuracy_limit(setup.settings.prune, before.accuracy, before.spread, before.samples)
     # Negated: a NaN is not within the limit.
     if not drop <= most:  # safety: newer-weights-asked
         was = f" from {found.before.accuracy:.4f}" if found.metric == ACCURACY else ""
@@ -69,7 +70,7 @@ def _evaluated(setup: Setup, coordinates: Coordinates, beat: Callable[[], None])
         nonlocal metric
         found = [validate(setup, beat, only=one) for one in slices]
         metric = metric or (metric_of(found[0].means) if found else "")
-        return [(one.means.get(metric, math.nan), one.weight) for one in found]
+        return [Level(one.means.get(metric, math.nan), one.weight, one.samples) for one in found]
 
     before = levels()
     if not metric:

@@ -19,7 +19,7 @@ from tolariad.core.calc.pruning.verdict import MaskMeasure
 from tolariad.trainer.pruning.evidence import SeededBatch, held_out_slices, loss_of
 from tolariad.trainer.pruning.importance import on_a_copy
 from tolariad.trainer.pruning.masks import HeldMasks, MaskSet, masks_of
-from tolariad.trainer.pruning.quality import SLICES, metric_of, quality_of
+from tolariad.trainer.pruning.quality import SLICES, Level, metric_of, quality_of
 from tolariad.trainer.pruning.recheck import zeroed
 from tolariad.trainer.pruning.units import Coordinates, PruningRefused, UnitGroup
 from tolariad.trainer.pruning.verify import zero
@@ -91,6 +91,7 @@ class MaskValidation:
             gradient_norm=flow.norm,
             layer_share=self._layer_share(together),
             spread=before.spread,
+            samples=before.samples,
             structure=structure,
             without_gradient=tuple(sorted(flow.silent - self._flow.silent)),
             memory=memory_in_use(self._setup.device) if self._judges_memory else None,
@@ -117,7 +118,7 @@ class MaskValidation:
 
     # -- accuracy ------------------------------------------------------------------------------------------------------
 
-    def _measured_levels(self) -> list[tuple[float, int]]:
+    def _measured_levels(self) -> list[Level]:
         """Return the metric of each slice with its number of samples: the accuracy, else the loss."""
         found = [validate(self._setup, self._beat, only=one) for one in self._slices]
         if not self._metric:
@@ -125,8 +126,8 @@ class MaskValidation:
         if self._metric == _TRAINING_LOSS:
             loss = loss_of(self._setup)
             with on_a_copy(self._setup.model) as trial, torch.no_grad():
-                return [(float(loss(trial, one)), 1) for one in self._batches]
-        return [(one.means.get(self._metric, math.nan), one.weight) for one in found]
+                return [Level(float(loss(trial, one)), 1, 0) for one in self._batches]
+        return [Level(one.means.get(self._metric, math.nan), one.weight, one.samples) for one in found]
 
     # -- gradients -----------------------------------------------------------------------------------------------------
 

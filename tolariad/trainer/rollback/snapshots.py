@@ -15,20 +15,23 @@ import torch
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
+from tolariad.core.calc.pruning.ledger import COMPACT
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.storage.manifest import OF_MODEL
 from tolariad.trainer.checkpoints.capture import capture
 from tolariad.trainer.checkpoints.files import MODEL_FILE, OF_OWNER, OPTIMIZER_FILE, SEEDS_FILE
+from tolariad.trainer.checkpoints.snapshot import Origin
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
-from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
+from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes, verify
 from tolariad.trainer.seeds.slot import PATHS, Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from tolariad.storage.slot import Table
+    from tolariad.trainer.checkpoints.buffers import HostBuffer
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
     from tolariad.trainer.orders.numbered import ActedOrders
     from tolariad.trainer.setup import Setup
@@ -101,6 +104,17 @@ class SnapshotHandler:
             if self._narrow is not None:
                 self.slots.narrow(self._narrow)
             self.is_idle = False
+
+    def copied(self, ref: m.CheckpointRef, buffer: HostBuffer) -> tuple[Snapshot, Origin]:
+        """Return a copy of a snapshot, and where it comes from. Raises CheckpointUnusable."""
+        if self.slots is None or ref.slot is None:
+            raise CheckpointUnusable(ref.id, "this trainer has no snapshot memory")
+        held = self.slots.read(ref.slot, ref.manifest)
+        verify(held)
+        loaded = held.loaded
+        compactions = sum(one.name == COMPACT for one in loaded.changes)
+        origin = Origin(int(loaded.state["orders"]), held.table.acted, held.table.parent, compactions)
+        return held.snapshot.copied_into(buffer), origin
 
     def narrow(self, slots: Sequence[int]) -> None:
         """Memory is short: keep that of these slots only."""

@@ -131,6 +131,8 @@ class SeedHandler:
             if order.stage is Stage.CULLED:
                 self._setup.ledger.order(*removed(order.slot, order.number), before_step=step + 1)
             plot.enter(order.stage, step, order.blend_steps, order.learning)
+        if order.stage in (Stage.GERMINATED, Stage.CULLED):
+            self._setup.watch.begin_anew()
         reached("seed_moved")
         _log.info("seed %s: %s after step %d", plot.name, order.stage.name, step)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from tolariad.trainer.health.stages import Stages
     from tolariad.trainer.setup import Setup
     from tolariad.trainer.step.metrics import StepMetrics
 
@@ -37,6 +38,7 @@ class HookContext:
     _losses: Callable[[], dict[str, float]] = field(repr=False)
     _metrics: Callable[[], dict[str, float]] = field(repr=False)
     _to: StepMetrics = field(repr=False)
+    _stages: Stages = field(repr=False)
 
     @classmethod
     def of_epoch(cls, setup: Setup, step: int, epoch: int, batch: int, metrics: Mapping[str, float]) -> Self:
@@ -50,6 +52,7 @@ class HookContext:
             _losses=lambda: {"loss": loss},
             _metrics=lambda: dict(metrics),
             _to=setup.metrics,
+            _stages=setup.stages,
         )
 
     @property
@@ -78,3 +81,10 @@ class HookContext:
     def log(self, name: str, value: float | Tensor) -> None:
         """Record a metric with the step that has ended; in `on_epoch_end` with the next one. Raises SetupRefused."""
         self._to.log({name: value})
+
+    def new_stage(self, why: str) -> None:
+        """Announce a change that may make the loss jump, from the next update on (docs/detection.md).
+
+        A re-run that announces it again changes nothing. Raises SetupRefused if `why` says nothing.
+        """
+        self._stages.announce(why)

@@ -24,6 +24,7 @@ OPTIONAL: Final = (
     "test_data",
     "clip_gradients",
     "loss_unit",
+    "stages",
     "participants",
     "seed_slots",
     "seed_losses",
@@ -130,4 +131,6 @@ def misnamed(task: Any) -> Iterator[tuple[str, str]]:
 
 def _meant(name: str) -> str | None:
     """Return the known name that this one was probably meant to be."""
-    return _ELSEWHERE.get(name) or nearest(name, (*REQUIRED, *OPTIONAL), _SIMILARITY)
+    # `stages` is no method: one whose name is like it is the user's own.
+    methods = [one for one in (*REQUIRED, *OPTIONAL) if one != "stages"]
+    return _ELSEWHERE.get(name) or nearest(name, methods, _SIMILARITY)

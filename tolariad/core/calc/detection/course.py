@@ -13,7 +13,16 @@ from operator import sub
 from typing import Final
 
 from tolariad.core.calc.detection import rules
-from tolariad.core.calc.detection.envelope import BLOCKS, LEAST, Envelope, EnvelopeState, exp, linear, upper_quartile
+from tolariad.core.calc.detection.envelope import (
+    BLOCK,
+    BLOCKS,
+    LEAST,
+    Envelope,
+    EnvelopeState,
+    exp,
+    linear,
+    upper_quartile,
+)
 from tolariad.core.calc.detection.rules import NO_LIMIT, Finding, Signal, Verdict
 from tolariad.core.calc.detection.swing import Swing, SwingState
 
@@ -32,11 +41,13 @@ _LOG_2: Final = math.log(2.0)
 _LOG_3: Final = math.log(3.0)
 _LOG_4: Final = math.log(4.0)
 _LOG_100: Final = math.log(100.0)
+_LOST: Final = math.log(rules.LOST)
 _NEVER: Final = 1 << 30
 _SPIKE: Final = math.log(rules.SPIKE)
 # A rise must last for this many refreshes (one every eight steps) if single losses have been as high before. Bursts of
 # them can hold the median of 32 for a while.
 _LOOKS: Final = 5
+_LOW_BLOCKS: Final = 16
 # A learning rate that rose by this factor explains a rise of the loss, if the run has had that rate before.
 _RATE_ROSE: Final = 1.5
 _RATE_KNOWN: Final = 1.2
@@ -54,6 +65,7 @@ class CourseState:
     * `rate`: the learning rate at the last refresh.
     * `rates`: the learning rate at the end of each of the last blocks.
     * `rates_top`: the highest learning rate before those.
+    * `lost`: the number of refreshes in a row at which most of the way that the loss had come down was gone.
     """
 
     losses: EnvelopeState = field(default_factory=EnvelopeState)
@@ -67,6 +79,7 @@ class CourseState:
     rate: float = 0.0
     rates: list[float] = field(default_factory=list)
     rates_top: float = 0.0
+    lost: int = 0
 
 
 @dataclass(slots=True)
@@ -86,12 +99,17 @@ class Course(CourseState):
     log_floor: float = -math.inf
     least_rise: float = NO_LIMIT
     fresh: list[float] = field(default_factory=list)
+    # The lowest level of the blocks before the last two: a rise in progress does not count.
+    low: float = NO_LIMIT
+    # Of the newest verdict on the level: how many updates before it the rise began.
+    began: int = 0
 
     def __post_init__(self) -> None:
         """Compute the fields that the state determines."""
         self.fresh = self.losses.fresh
         self.least = LEAST if self.losses.is_log else -NO_LIMIT
         self._set_floor(self.floor)
+        self._set_low()
         self._set_limit()
 
     @property
@@ -107,6 +125,9 @@ class Course(CourseState):
     def _set_floor(self, floor: float) -> None:
         self.floor = floor
         self.log_floor = math.log(floor) if floor > 0.0 else -math.inf
+
+    def _set_low(self) -> None:
+        self.low = min(self.losses.blocks[-_LOW_BLOCKS:-2], default=NO_LIMIT)
 
     def _floor_above(self, level: float, floor: float) -> float:
         """Return the floor, but at most x100 above `level`: an absurdly high first loss must not disable the limits."""
@@ -197,6 +218,10 @@ class Course(CourseState):
         """Count a gradient norm of exactly zero."""
         self.dead += 1
 
+    def found_in_a_row(self, steps: int) -> None:
+        """Remember that the newest finding is one of so many unhealthy steps in a row."""
+        self.began = steps
+
     def saw_gradients(self) -> None:
         """Eight norms that are not zero have come: count from the beginning."""
         self.dead = 0
@@ -216,6 +241,7 @@ class Course(CourseState):
         swing.follow(level, _TURN if losses.is_log else _TURN_SPREADS * losses.spread)
         if losses.block_ended:
             swing.block_ended()
+            self._set_low()
             self.rates.append(self.rate)
             if len(self.rates) > BLOCKS:
                 self.rates_top = max(self.rates_top, self.rates.pop(0))
@@ -224,6 +250,12 @@ class Course(CourseState):
         if losses.count < _YOUNG:
             # A run that rises from its first step on has no earlier blocks to compare with.
             rise = max(rise, level - self.begin - 2.0 * losses.spread)
+        if level > self.low + _LOST and losses.is_log:
+            if self._is_lost():
+                # Found once. A rollback level that comes later is found as well.
+                return self._verdict(Finding.LOST, _LOST, self.low)
+        else:
+            self.lost = 0
         if rise > self.least_rise:
             return self._risen(rise)
         self.looks = 0
@@ -240,19 +272,40 @@ class Course(CourseState):
         need, swung, spread = self._need(), self.swing.size, losses.spread
         goes_back = max(need, rules.SWINGS * swung, 1.5 * spread)
         self.looks = self.looks + 1 if rise > goes_back else 0
-        lasts = self.looks >= (_LOOKS if losses.often > max(0.75 * goes_back, 3.0 * spread) else 1)
-        if lasts and self.may_go_back and not self._explained():
-            found = self._verdict(Finding.SUSTAINED, goes_back)
-            # Report it once. If no rollback follows, this level becomes the normal one.
-            self.swing.begin_again(losses.level, rise)
-            losses.begin_again()
-            self.said, self.looks = False, 0
-            return found
+        looks = _LOOKS if losses.often > max(0.75 * goes_back, 3.0 * spread) else 1
+        if self.looks >= looks and self.may_go_back and not self._rate_explains():
+            if not self._norms_explain():
+                return self._sustained(rise, goes_back)
+            if self.looks == looks:
+                return self._verdict(Finding.EXPLAINED, goes_back, losses.base)
         said = max(self.least_rise, swung, 1.05 * spread) if losses.is_log else max(0.5 * need, swung)
         if rise > said and not self.said:
             self.said = True
-            return self._verdict(Finding.RISE, said)
+            return self._verdict(Finding.RISE, said, losses.base)
         return None
+
+    def _sustained(self, rise: float, limit: float) -> Verdict:
+        """Return the verdict on a rise to go back for. It is reported once: then this level becomes the normal one."""
+        found = self._verdict(Finding.SUSTAINED, limit, self.losses.base)
+        self.swing.begin_again(self.losses.level, rise)
+        self.losses.begin_again()
+        self._set_low()
+        self.said, self.looks = False, 0
+        return found
+
+    def _is_lost(self) -> bool:
+        """Return whether most of the logarithmic way that the loss had come down has been gone for a while.
+
+        The loss of a language model falls by little, so no factor tells that its network was emptied. It is compared
+        with its lowest recent level: in a run that still falls, the base of 1024 steps is far above that.
+        """
+        losses, low = self.losses, self.low
+        way, spread = self.begin - low, losses.spread
+        least = max(_LOST, rules.LOST_SHARE * way, rules.LOST_SPREADS * spread, rules.SWINGS * self.swing.size)
+        is_high = losses.level > max(low + least, self._floor_above(low, self.log_floor))
+        is_lost = losses.count >= _KINDS_KNOWN and way > 0.0 and is_high
+        self.lost = self.lost + 1 if is_lost else 0
+        return self.lost == rules.LOST_LOOKS and not self._rate_explains()
 
     def _need(self) -> float:
         """Return how far the level must have risen to call for a rollback, on the scale of the loss."""
@@ -278,13 +331,15 @@ class Course(CourseState):
             return True
         return bool(norms.blocks) and norms.level_now() < upper_quartile(norms.blocks) - max(_LOG_3, 1.5 * norms.spread)
 
-    def _explained(self) -> bool:
-        """Return whether the loss is below its first values, and gradients or rate predict that it will fall again."""
+    def _rate_explains(self) -> bool:
+        """Return whether the loss is below its first values, and the rate rose to a value that the run has known."""
+        return self.losses.level < self.begin and self._rate_rose()
+
+    def _norms_explain(self) -> bool:
+        """Return whether the loss is below its first values, and the gradients predict that it will fall again."""
         losses, norms = self.losses, self.norms
         if losses.level >= self.begin:
             return False
-        if self._rate_rose():
-            return True
         if not norms.blocks:
             return losses.level < self.begin - _LOG_2 if losses.is_log else True
         return norms.level_now() > norms.base + max(_TURN, 0.75 * norms.spread)
@@ -303,14 +358,27 @@ class Course(CourseState):
         before = max(self.rates_top, *rates[: len(rates) - rates[::-1].index(low)])
         return self.rate > _RATE_ROSE * low and self.rate <= _RATE_KNOWN * before
 
-    def _verdict(self, finding: Finding, distance: float) -> Verdict:
-        """Return the verdict on the level, which lies more than `distance` above the base."""
-        losses = self.losses
-        base, half = losses.base, losses.base + 0.5 * distance
+    def _verdict(self, finding: Finding, distance: float, base: float) -> Verdict:
+        """Return the verdict on the level, which lies more than `distance` above `base`."""
+        losses, half = self.losses, base + 0.5 * distance
         high = sum(value > half for value in losses.last)
+        low = min(base, self.low)
+        self.began = self._since(low + 0.25 * (losses.level - low))
         unit = exp if losses.is_log else float
         value, baseline, limit = unit(losses.level), unit(base), unit(base + distance)
         return Verdict(finding, Signal.LOSS, value, baseline, limit, max(1, high), self.explosion_limit())
+
+    def _since(self, limit: float) -> int:
+        """Return how many updates ago the loss rose above `limit`, as far as blocks of 32 show it."""
+        last, ago = self.losses.last, 0
+        early = next((len(last) - at for at, value in enumerate(last) if value > limit), 0)
+        if early < len(last):
+            return early
+        for level in reversed(self.losses.blocks):
+            if level <= limit:
+                break
+            ago += BLOCK
+        return len(last) + self.losses.since + ago
 
     def go_linear(self) -> None:
         """Keep losses as they are from now on, because one below zero has come."""
@@ -319,6 +387,7 @@ class Course(CourseState):
             self.begin, self.begin_low = exp(self.begin), exp(self.begin_low)
             self.swing.go_linear(exp(level), linear(level, self.swing.size))
         losses.go_linear()
+        self._set_low()
         self.least = -NO_LIMIT
         self._set_floor(0.0)
         self._set_limit()

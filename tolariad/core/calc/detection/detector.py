@@ -80,6 +80,11 @@ class Detector:
         level = norms.level_now()
         return exp(level) if norms.is_log else level
 
+    @property
+    def began(self) -> int:
+        """How many updates before the newest finding its rise began. Zero is the judged step itself."""
+        return self._course.began
+
     def judge(self, loss: float, grad_norm: float, rate: float = 0.0) -> Verdict | None:
         """Return the verdict on a step before its update. `grad_norm` -1.0: not measured. `rate`: the learning rate."""
         course = self._course
@@ -168,6 +173,7 @@ class Detector:
 
     def _verdict(self, finding: Finding, signal: Signal, value: float, of: Envelope, limit: float) -> Verdict:
         """Return a verdict on this step. `of`: the envelope of the signal."""
+        self._course.found_in_a_row(self._row)
         level = 0.0 if not of.count else exp(of.level) if of.is_log else of.level
         return Verdict(finding, signal, value, level, limit, self._row, self._course.explosion_limit())
 

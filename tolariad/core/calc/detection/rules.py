@@ -28,6 +28,8 @@ class Finding(Enum):
     SUSTAINED = "sustained"
     SHIFT = "shift"
     RISE = "rise"
+    EXPLAINED = "explained"
+    LOST = "lost"
     # Written by older versions only; no rule returns it any more.
     DIVERGENCE = "divergence"
     EXPLOSION = "explosion"
@@ -50,11 +52,17 @@ CALLS_FOR = {
     Finding.SUSTAINED: Action.ROLLBACK,
     Finding.SHIFT: Action.RECORD,
     Finding.RISE: Action.RECORD,
+    Finding.EXPLAINED: Action.RECORD,
+    Finding.LOST: Action.RECORD,
     Finding.DIVERGENCE: Action.ROLLBACK,
     Finding.EXPLOSION: Action.EMERGENCY,
     Finding.COLLAPSE: Action.ROLLBACK,
     Finding.STALL: Action.RECORD,
 }
+
+_WATCHED: Final = frozenset({Finding.SUSTAINED, Finding.EXPLOSION, Finding.EXPLAINED, Finding.LOST})
+# So many high losses in a row are no single batches. A small network may learn wrong ones away before the level tells.
+_BURST: Final = 4
 
 
 class Verdict(Struct, frozen=True):
@@ -77,6 +85,12 @@ class Verdict(Struct, frozen=True):
     def action(self) -> Action:
         """Return the action that the finding calls for."""
         return CALLS_FOR[self.finding]
+
+
+def is_watched(verdict: Verdict) -> bool:
+    """Return whether an insured run pins the state from before this finding and watches what follows."""
+    is_burst = verdict.finding is Finding.SPIKE and verdict.signal is Signal.LOSS and verdict.run_of >= _BURST
+    return is_burst or verdict.finding in _WATCHED
 
 
 # The largest float, not infinity: `value <= limit` must be false for an infinite value.
@@ -107,6 +121,12 @@ SIGNED: Final = 24.0
 SIGNED_YOUNG: Final = 64.0
 # No loss below this share of the first losses is too high.
 FLOOR: Final = 0.1
+# A loss is lost if it rose by this factor, and by this share of the logarithmic way that it had come down, for so many
+# refreshes in a row.
+LOST: Final = 1.3
+LOST_SHARE: Final = 0.5
+LOST_SPREADS: Final = 4.0
+LOST_LOOKS: Final = 8
 
 
 def accuracy_collapsed(accuracy: float, average: float | None, chance: float | None = None) -> Verdict | None:

@@ -36,6 +36,7 @@ class MaskMeasure(Struct, frozen=True, kw_only=True):
     * `accuracy`, `gradient_norm`: those of the masked copy; `..._before` are those of the model as it is.
     * `layer_share`: the greatest share of a layer that is pruned.
     * `spread`: the spread of the accuracy in repeated validations of one model.
+    * `samples`: how many held-out samples were evaluated; 0: not known.
     * `structure`: the fault in the masks themselves, as a clause; "" if there is none.
     * `without_gradient`: the names of live parameters that got no gradient.
     * `memory`: the share of the memory that is in use; None: not measured, or the masks are not the cause.
@@ -47,6 +48,7 @@ class MaskMeasure(Struct, frozen=True, kw_only=True):
     gradient_norm: float
     layer_share: float
     spread: float = 0.0
+    samples: int = 0
     structure: str = ""
     without_gradient: tuple[str, ...] = ()
     memory: float | None = None
@@ -71,12 +73,17 @@ class AccuracyLimits(Protocol):
         """Return how many times the spread of repeated validations is allowed, if that is more."""
 
 
-def accuracy_margin(limits: AccuracyLimits, spread: float) -> float:
+# So many samples may always change sides: on 25 samples one alone is 4 %.
+SAMPLES_LEAST: Final = 1.5
+
+
+def accuracy_margin(limits: AccuracyLimits, spread: float, samples: int = 0) -> float:
     """Return the drop of accuracy that is allowed, absolute.
 
-    `spread` is the spread of the accuracy in repeated validations of one model.
+    `spread`: the spread of the accuracy in repeated validations of one model. `samples`: how many the validation has;
+    0: not known.
     """
-    return max(limits.accuracy_drop, limits.spread_factor * spread)
+    return max(limits.accuracy_drop, limits.spread_factor * spread, SAMPLES_LEAST / samples if samples else 0.0)
 
 
 def accuracy_by_loss(loss: float, before: float) -> float:
@@ -102,9 +109,9 @@ def accuracy_of(metrics: Mapping[str, float], loss_before: float | None) -> floa
     return None if loss is None else accuracy_by_loss(loss, loss_before)
 
 
-def accuracy_limit(prune: Prune, before: float, spread: float) -> float:
+def accuracy_limit(prune: Prune, before: float, spread: float, samples: int = 0) -> float:
     """Return the drop of accuracy above which masks are refused, absolute. `before`: the accuracy without them."""
-    return max((1.0 - prune.validation.accuracy_retention) * before, accuracy_margin(prune.safety, spread))
+    return max((1.0 - prune.validation.accuracy_retention) * before, accuracy_margin(prune.safety, spread, samples))
 
 
 def in_words(drop: float, metric: str) -> str:
@@ -139,7 +146,7 @@ def _against(measured: MaskMeasure, prune: Prune, metric: str) -> Iterator[str]:
     if measured.layer_share > limits.layer_share:
         yield f"A layer would lose {measured.layer_share:.0%} of its channels; at most {limits.layer_share:.0%} may go."
     drop = measured.accuracy_before - measured.accuracy
-    most = accuracy_limit(prune, measured.accuracy_before, measured.spread)
+    most = accuracy_limit(prune, measured.accuracy_before, measured.spread, measured.samples)
     if drop > most:
         yield f"{_begun(in_words(drop, metric))}; at most {most:.4f} are allowed."
     ratio = _ratio(measured.gradient_norm, measured.gradient_norm_before)
@@ -193,12 +200,14 @@ class Trip(Struct, frozen=True, kw_only=True):
     action: WindowAction
 
 
-def accuracy_trip(limits: AccuracyLimits, spread: float, before: float, accuracy: float) -> Trip | None:
+def accuracy_trip(
+    limits: AccuracyLimits, spread: float, before: float, accuracy: float, samples: int = 0
+) -> Trip | None:
     """Return the limit that this accuracy exceeds in the safety window, or None.
 
-    `before` is the accuracy before the masks.
+    `before`: the accuracy before the masks. `samples`: as for `accuracy_margin`.
     """
-    limit, drop = accuracy_margin(limits, spread), before - accuracy
+    limit, drop = accuracy_margin(limits, spread, samples), before - accuracy
     # Negated: an accuracy that is not a number exceeds every limit.
     if not drop <= limit:  # safety: accuracy-that-is-no-number-rejects
         return Trip(threshold="accuracy_drop_threshold", limit=limit, measured=drop, action=WindowAction.ROLLBACK)
@@ -231,7 +240,7 @@ def trips(measured: WindowMeasure, safety: PruneSafety) -> tuple[Trip, ...]:
 
 
 def _margin(measured: MaskMeasure, safety: PruneSafety) -> float:
-    return accuracy_margin(safety, measured.spread)
+    return accuracy_margin(safety, measured.spread, measured.samples)
 
 
 def _ratio(after: float, before: float) -> float:

@@ -54,6 +54,8 @@ FREE: Final = (
     "trainer",
     # A re-run validates where the journal has a validation.
     "validate",
+    # A stage that has begun is in the journal.
+    "stages",
     # Every answer is recorded with the orders that it led to.
     "strategy",
     "integration",
@@ -66,6 +68,9 @@ FREE: Final = (
     "seeds.gates",
     "seeds.warmup_epochs",
 )
+
+# Keys of which a change may make the loss jump: a start that changes one announces it (docs/detection.md).
+_ANNOUNCED: Final = ("accumulate", "learning_rate", "precision", "task", "task_options", "epochs", "stop.steps")
 
 # Keys that no start may change, and why.
 NEVER: Final[Mapping[str, str]] = {
@@ -108,6 +113,11 @@ def change_of(key: str) -> Change:
 def may_change_steps(key: str) -> bool:
     """Return whether steps that are made again may differ if this key has changed: rates depend on the planned end."""
     return change_of(key) is not Change.FREE or key in ("epochs", "stop.steps")
+
+
+def is_announced(key: str) -> bool:
+    """Return whether a change of this dotted key may make the loss jump."""
+    return may_change_steps(key) and (is_under(key, _ANNOUNCED) or _RATE.fullmatch(key) is not None)
 
 
 def why_never(key: str) -> str:

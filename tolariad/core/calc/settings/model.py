@@ -176,15 +176,16 @@ class Detect(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         ),
     ] = True
     rollback: Annotated[
-        bool | None,
-        Meta(
-            description="true: roll back if the run diverges; absent: only if a value is not finite, or `halt` is set; "
-            "false: only record it"
-        ),
-    ] = None
+        bool,
+        Meta(description="go back from values that are not finite, and from damage; false: only record findings"),
+    ] = True
+    trial: Annotated[
+        bool,
+        Meta(description="if nothing tells whether going back would help, try both ways; false: go on"),
+    ] = True
     halt: Annotated[
         bool,
-        Meta(description="halt if two rollbacks did not help; false: halt only if non-finite or exploding"),
+        Meta(description="halt if two rollbacks did not help; false: halt only if a value is not finite"),
     ] = False
     chance: Annotated[
         units.Fraction | None,
@@ -377,6 +378,13 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         dict[str, Breaker], Meta(description="breakers by name: `lr`, or a soft budget for a time")
     ] = {}
     detect: Detect = Detect()
+    stages: Annotated[
+        dict[units.Positive, units.StageText],
+        Meta(
+            description="changes that may make the loss jump, `{1000: label smoothing on}`: each by the first update "
+            "that it affects. The detector then learns the loss's new level"
+        ),
+    ] = {}
     digest: Digest = Digest()
     grad_norm: GradNorm = GradNorm()
     audit: Audit = Audit()

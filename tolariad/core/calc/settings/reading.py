@@ -219,7 +219,8 @@ def _read_leaf(kind: Any, raw: Any, path: str, problems: list[Problem]) -> Any:
         problems.append(Problem(path=path, what=what))
         return None
     try:
-        return msgspec.convert(raw, kind)
+        # A number as a key of a mapping is a text in JSON, and after `--set`.
+        return msgspec.convert(raw, kind, str_keys=True)
     except (msgspec.ValidationError, ValueError) as error:
         # ValueError: msgspec cannot print a number of thousands of digits in its message.
         problems.append(_leaf_problem(kind, raw, path, str(error)))
@@ -251,6 +252,7 @@ def _leaf_problem(kind: Any, raw: Any, path: str, message: str) -> Problem:
         same = next((one for one in choices if one.lower() == given.lower()), None)
         what = f"must be one of {', '.join(choices)}, got {shown(raw)}"
         return Problem(path=path, what=what, nearest=same or nearest(given.lower(), choices))
+    message = message.replace(" - at `key` in `$", " as each key - at `$")
     what, _, inner = message.partition(" - at `$")
     what = re.sub("`([a-z |]+)`", _type_words, what.partition(", got ")[0])
     return Problem(path=path + inner.rstrip("`"), what=f"{what[:1].lower()}{what[1:]}, got {shown(raw)}")

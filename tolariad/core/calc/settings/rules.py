@@ -178,7 +178,7 @@ def rate_notes(settings: Settings) -> Iterator[str]:
 def resolved_json(settings: Settings) -> bytes:
     """Return the whole configuration in canonical form: every key, sorted, indented. It is a valid configuration."""
     # Convert to builtins first: Struct fields are encoded in declared order even with order="sorted".
-    document = msgspec.json.encode({"tolaria": msgspec.to_builtins(settings)}, order="sorted")
+    document = msgspec.json.encode({"tolaria": msgspec.to_builtins(settings, str_keys=True)}, order="sorted")
     return msgspec.json.format(document, indent=2) + b"\n"
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta
 
-from tolariad.core.calc.bounds import COUNT_MAX, EPOCH_MAX
+from tolariad.core.calc.bounds import COUNT_MAX, EPOCH_MAX, NOTE_CHARACTERS_MAX
 
 # Every number has two bounds. Integers stay in the range that JSON readers of all languages keep exact. Times, sizes
 # and rates stay in the range in which their sums, in nanoseconds or bytes, fit into an event.
@@ -21,6 +21,7 @@ StepCount = Annotated[int, Meta(ge=0, le=COUNT_MAX)]
 Threads = Annotated[int, Meta(ge=1, le=4096)]
 Processes = Annotated[int, Meta(ge=0, le=4096)]
 Number64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+StageText = Annotated[str, Meta(min_length=1, max_length=NOTE_CHARACTERS_MAX, pattern=r"\S")]
 MetricName = Annotated[str, Meta(max_length=256)]
 Seed64 = Annotated[int, Meta(ge=0, le=2**63 - 1)]
 PositiveSeconds = Annotated[float, Meta(gt=0, le=1_000_000_000)]

@@ -16,6 +16,7 @@ _BEGUN: Final = {
     m.CheckpointReason.STOP: "the run stops",
     m.CheckpointReason.END: "the training ended",
     m.CheckpointReason.BEST: "the epoch is the best so far",
+    m.CheckpointReason.PIN: "it is kept as a way back",
 }
 
 

@@ -54,6 +54,8 @@ def _action(e: m.InstabilityDetected) -> str:
     """Return what follows, as far as this event tells it: another one tells that a batch is skipped."""
     if e.level is not None:
         return f" This is an emergency of level {e.level.value}."
+    if e.insured:
+        return ""
     return "" if CALLS_FOR[e.finding] is Action.SKIP and not e.goes_on else " No action was taken."
 
 

@@ -20,12 +20,14 @@ from tolariad.core.messages.sentences import (
     checkpoints,
     control,
     health,
+    insurance,
     pruning,
     rates,
     rollback,
     run,
     seeds,
     snapshots,
+    stages,
     steps,
     strategy,
     trainer,
@@ -33,7 +35,14 @@ from tolariad.core.messages.sentences import (
 from tolariad.core.messages.sentences.givers import OrderSentences, OrderWords, Sentences, Words, by
 
 # The sentences for boundary orders, by kind; another kind has general ones.
-ORDER_SENTENCES: Final[OrderSentences] = {**rates.ORDERS, **seeds.ORDERS, **strategy.ORDERS, **pruning.ORDERS}
+ORDER_SENTENCES: Final[OrderSentences] = {
+    **rates.ORDERS,
+    **seeds.ORDERS,
+    **strategy.ORDERS,
+    **pruning.ORDERS,
+    **insurance.ORDERS,
+    **stages.ORDERS,
+}
 
 
 def _words(event: m.OrderGiven | m.OrderActed | m.OrderAborted) -> OrderWords:
@@ -55,6 +64,7 @@ SENTENCES: Final[Sentences] = {
     **snapshots.SENTENCES,
     **strategy.SENTENCES,
     **pruning.SENTENCES,
+    **insurance.SENTENCES,
     m.OrderGiven: lambda e: _said(_words(e).given, e),
     m.OrderActed: lambda e: _said(_words(e).acted, e),
     m.OrderAborted: lambda e: _said(_words(e).aborted, e),

@@ -13,7 +13,18 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core.messages.sentences.rollback import rollback_answer
 from tolariad.core.messages.sentences.text import sentence
-from tolariad.core.rules import control, emergency, pruning, quarantine, rates, rollback, run_limit, seeds, strategy
+from tolariad.core.rules import (
+    control,
+    emergency,
+    pruning,
+    quarantine,
+    rates,
+    rollback,
+    run_limit,
+    seeds,
+    stages,
+    strategy,
+)
 from tolariad.core.rules.boundary import Says
 from tolariad.core.rules.control import Order
 
@@ -32,6 +43,7 @@ def _at_a_boundary(rule: Callable[[Any, Any], Any], told: Callable[[Any], str] =
 # What concerns say of their boundary orders that act. Those that are not here act as they were ordered.
 ACTS: Final[Mapping[type[m.BoundaryOrder], Says]] = {
     m.SetRate: rates.acts,
+    m.BeginStage: stages.acts,
     m.MoveSeed: seeds.acts,
     m.MaskUnits: pruning.masks_act,
     m.ReleaseMasks: pruning.release_acts,
@@ -65,6 +77,7 @@ ORDERS: Final[Mapping[type[m.Command], Order]] = {
     # The answer does not name the giver of the order, who reads it.
     m.Extend: Order(run_limit.order, done=(m.EndOrdered,), told=lambda end: sentence(replace(end, actor=None))),
     m.Note: Order(control.note, done=(m.NoteAdded,), done_by_any=(m.NoteAdded,)),
+    m.AnnounceStage: _at_a_boundary(stages.order),
     m.LrSet: _at_a_boundary(rates.order),
     m.Rollback: Order(
         rollback.order,

@@ -20,6 +20,7 @@ from tolariad.core.rules import (
     control,
     emergency,
     health_detection,
+    insurance,
     pruning,
     pruning_window,
     quarantine,
@@ -29,12 +30,14 @@ from tolariad.core.rules import (
     run_limit,
     seeds,
     snapshots,
+    stages,
     steps,
     strategy,
     trainer,
 )
 from tolariad.core.rules.table.orders import ACTS, ORDERS
 from tolariad.core.rules.table.reactions_health import EMERGENCY, HEALTH
+from tolariad.core.rules.table.reactions_insurance import AUTOPILOT, GOES_ON
 from tolariad.core.rules.table.reactions_pruning import PRUNING
 from tolariad.core.rules.table.reactions_strategy import STRATEGY
 from tolariad.core.state.run_state import RunState, apply
@@ -54,6 +57,8 @@ _ENDS: Final = (
 )
 _UNUSABLE: Final = (m.SnapshotRejected, m.CheckpointUnfit, m.CheckpointRejected)
 _RETAINED: Final = (m.CheckpointDeletionBegun, m.StorageExhausted, m.StorageRelieved)
+_INSURED: Final = (m.EmergencyRaised, m.ComparisonBegun, m.PinReleased, *GOES_ON)
+_KEPT: Final = (m.CheckpointBegun, m.StatePinned, m.PinReleased)
 _PRUNING_ENDS: Final = (m.PruneCycleCancelled, m.ImportanceRemoved)
 _ANSWERED: Final = boundary.answered(ACTS)
 _ENDED: Final = (m.OrderActed, m.OrderAborted, m.ReportRefused)
@@ -172,6 +177,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(m.MasksAppliedReport, _ANSWERED, makes=_ENDED),
     on(m.MasksReleasedReport, _ANSWERED, makes=_ENDED),
     on(m.ModelCompactedReport, _ANSWERED, makes=_ENDED),
+    on(m.StageReport, stages.began, makes=(m.OrderActed,)),
     on(m.SeedsMeasuredReport, seeds.measured, makes=(m.SeedsMeasured,)),
     on(m.RatesStandingReport, rates.standing, makes=(m.RatesRestored,)),
     on(m.ArchitectureReport, architecture.changed, makes=(m.ArchitectureChanged, m.ReportRefused)),
@@ -210,6 +216,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         health_detection.stalled,
         checkpoints.promoted,
         snapshots.after_step,
+        insurance.after_step,
         run_limit.after_step,
         checkpoints.after_interval,
         makes=(
@@ -218,6 +225,8 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
             m.CheckpointPromoted,
             m.SnapshotPromoted,
             m.SnapshotBegun,
+            m.ComparisonBegun,
+            m.PinReleased,
             m.LimitReached,
             m.RunFailed,
             m.CheckpointBegun,
@@ -275,21 +284,19 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         boundary.send_waiting,
         strategy.ask_again,
         budget.tell_pressure_again,
+        insurance.send_again,
         run.hold,
         makes=(m.RunFailed, m.CheckpointBegun, m.StrategyAsked),
     ),
     on(
         m.TrainingStarted,
-        rollback.begin_waiting,
-        rates.back_off,
-        makes=(m.RollbackBegun, m.RollbackAborted, m.RatesBackedOff, m.OrderGiven),
+        *(rollback.begin_waiting, rates.back_off, insurance.keep_again),
+        makes=(m.RollbackBegun, m.RollbackAborted, m.RatesBackedOff, m.OrderGiven, *_KEPT),
     ),
     on(
         m.RerunFinished,
-        steps.rerun_compared,
-        rollback.begin_waiting,
-        rates.back_off,
-        makes=(m.RerunDiverged, m.RollbackBegun, m.RollbackAborted, m.RatesBackedOff, m.OrderGiven),
+        *(steps.rerun_compared, rollback.begin_waiting, rates.back_off, insurance.keep_again),
+        makes=(m.RerunDiverged, m.RollbackBegun, m.RollbackAborted, m.RatesBackedOff, m.OrderGiven, *_KEPT),
     ),
     on(m.RerunDiverged, steps.rerun_diverged, makes=(m.RunFailed,)),
     on(m.ReportRefused, trainer.untrusted),
@@ -330,8 +337,13 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         makes=(m.PruneCycleCancelled, m.RunStopped, m.CheckpointBegun),
     ),
     on(m.CheckpointRequested, checkpoints.ordered, makes=(m.CheckpointBegun,)),
-    on(m.EndOrdered, run_limit.send_end),
-    on(m.DiskLow, pruning.cancel, run.pause_for_disk, makes=(m.PruneCycleCancelled, m.RunPaused)),
+    on(m.EndOrdered, run_limit.send_end, stages.of_end, makes=(m.OrderGiven,)),
+    on(m.ConfigChanged, stages.of_configuration, makes=(m.OrderGiven,)),
+    on(
+        m.DiskLow,
+        *(pruning.cancel, insurance.release_for_disk, run.pause_for_disk),
+        makes=(m.PruneCycleCancelled, m.PinReleased, m.CheckpointDeletionBegun, m.RunPaused),
+    ),
     on(m.DiskRecovered, run.go_on_after_disk, makes=(m.RunResumed,)),
     on(
         m.RunResumed,
@@ -343,20 +355,22 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(
         m.CheckpointCommitted,
         budget.exceeded,
+        insurance.written,
         checkpoints.last_is_there,
         checkpoints.stop_is_saved,
         checkpoints.name_newest,
         checkpoints.retain,
         pruning.retain_importance,
         pruning.begin_due,
-        makes=(m.BudgetExceeded, m.RunCompleted, *_RETAINED, m.ImportanceRemoved, m.PruneCycleBegun),
+        makes=(m.BudgetExceeded, *_INSURED, m.RunCompleted, *_RETAINED, m.ImportanceRemoved, m.PruneCycleBegun),
     ),
     on(
         m.CheckpointAborted,
+        insurance.not_written,
         checkpoints.needed_one_failed,
         checkpoints.stop_is_saved,
         checkpoints.retain,
-        makes=(m.RunFailed, m.CheckpointBegun, *_RETAINED),
+        makes=(m.StatePinned, *GOES_ON, m.RunFailed, m.CheckpointBegun, *_RETAINED),
     ),
     on(m.SnapshotRingOpened, snapshots.send_ring),
     on(m.SnapshotRejected, snapshots.verify_next),
@@ -365,7 +379,13 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(m.QuarantineRemoved, quarantine.send),
     # -- boundary orders -----------------------------------------------------------------------------------------------
     on(m.OrderGiven, boundary.send),
-    on(m.OrderActed, seeds.follow, pruning_window.release_untimely, makes=(m.OrderGiven,)),
+    on(
+        m.OrderActed,
+        seeds.follow,
+        pruning_window.release_untimely,
+        insurance.after_order,
+        makes=(m.OrderGiven, m.PinReleased),
+    ),
     on(m.OrderAborted, pruning.open_breaker, makes=(m.PruneBreakerOpened,)),
     # -- rollbacks -----------------------------------------------------------------------------------------------------
     on(m.RollbackRequested, rollback.begin_ordered, makes=(m.RollbackBegun, m.RollbackAborted)),
@@ -373,12 +393,13 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         m.RollbackBegun,
         strategy.overtaken,
         pruning.cancel,
+        insurance.abort_comparison,
         checkpoints.beyond_target,
         rollback.prepare,
         strategy.ask_vote,
         rollback.without_trainer,
         boundary.go_on_closed,
-        makes=(m.StrategyTimedOut, m.PruneCycleCancelled, m.RolledBack, m.RunPaused),
+        makes=(m.StrategyTimedOut, m.PruneCycleCancelled, m.ComparisonAborted, m.RolledBack, m.RunPaused),
     ),
     on(m.RollbackEscalated, checkpoints.beyond_target, rollback.prepare, strategy.ask_vote),
     on(m.RollbackHeard, budget.exceeded, makes=(m.BudgetExceeded,)),
@@ -386,10 +407,10 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(
         m.RolledBack,
         *(strategy.overtaken, budget.exceeded, seeds.follow),
-        *(pruning.leave, pruning_window.release_left, pruning_window.compact_due),
-        makes=(m.StrategyTimedOut, m.BudgetExceeded, m.OrderGiven, m.OrderAborted),
+        *(pruning.leave, pruning_window.release_left, pruning_window.compact_due, insurance.after_rollback),
+        makes=(m.StrategyTimedOut, m.BudgetExceeded, m.OrderGiven, m.OrderAborted, m.ComparisonBegun, m.PinReleased),
     ),
-    *(*HEALTH, *STRATEGY, *PRUNING),
+    *(*HEALTH, *AUTOPILOT, *STRATEGY, *PRUNING),
 )
 
 ENGINE: Final = Engine(TABLE, apply)

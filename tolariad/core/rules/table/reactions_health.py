@@ -6,7 +6,7 @@ from typing import Final
 
 from tolariad.core import messages as m
 from tolariad.core.engine import Row, on
-from tolariad.core.rules import budget, emergency, health_detection, pruning_window, quarantine
+from tolariad.core.rules import budget, emergency, health_detection, insurance, pruning_window, quarantine
 from tolariad.core.state.run_state import RunState
 
 # What may follow an emergency.
@@ -17,8 +17,16 @@ HEALTH: Final[tuple[Row[RunState], ...]] = (
     on(
         m.InstabilityDetected,
         health_detection.raise_emergency,
+        insurance.after_finding,
         health_detection.answer,
-        makes=(m.EmergencyRaised, m.ConservativeModeEntered),
+        makes=(
+            m.EmergencyRaised,
+            m.ConservativeModeEntered,
+            m.CheckpointBegun,
+            m.StatePinned,
+            m.ComparisonBegun,
+            m.HeldOnTo,
+        ),
     ),
     on(
         m.EmergencyRaised,

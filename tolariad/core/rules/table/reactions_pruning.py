@@ -10,7 +10,7 @@ from typing import Final
 
 from tolariad.core import messages as m
 from tolariad.core.engine import Row, on
-from tolariad.core.rules import pruning, pruning_window
+from tolariad.core.rules import insurance, pruning, pruning_window
 from tolariad.core.state.run_state import RunState
 
 _REJECTED: Final = (m.RollbackBegun, m.RollbackRequested, m.OrderGiven, m.PruneBreakerOpened)
@@ -30,7 +30,11 @@ PRUNING: Final[tuple[Row[RunState], ...]] = (
     on(m.PruneWatched, pruning_window.judge_watched, makes=(m.MaskSetPassed, m.MaskSetRejected)),
     on(m.MaskSetPassed, pruning_window.compact_due, makes=(m.OrderGiven,)),
     on(m.MaskSetRejected, pruning.open_breaker, pruning_window.undo_rejected, makes=_REJECTED),
-    on(m.RollbackAborted, pruning_window.release_left, makes=(m.OrderGiven,)),
+    on(
+        m.RollbackAborted,
+        *(pruning_window.release_left, insurance.compare_again),
+        makes=(m.OrderGiven, m.ComparisonBegun),
+    ),
     on(m.RunCompleted, pruning.cancel, makes=(m.PruneCycleCancelled,)),
     on(m.RunFrozen, pruning.cancel, makes=(m.PruneCycleCancelled,)),
 )

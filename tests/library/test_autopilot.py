@@ -1,0 +1,191 @@
+"""Real runs with a rise of the loss: damage is gone back for, a change is left alone, and what is unclear is tried."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, TensorDataset
+
+from tests.library.inside import ordered, state_of
+from tests.library.small import bits, made
+from tests.recorded import events_of, of, sound
+from tolariad.core import messages as m
+from tolariad.core.calc.detection.comparison import Judgement
+from tolariad.core.messages.sentences.text import sentence
+
+EPOCHS, BATCH, SAMPLES = 16, 4, 128
+STRUCK = 300
+
+
+def rows(samples: int) -> TensorDataset:
+    """Four classes that a small network learns well."""
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.randint(4, (samples,), generator=generator)
+    inputs = torch.randn(samples, 8, generator=generator)
+    inputs[torch.arange(samples), labels] += 5.0
+    return TensorDataset(inputs, labels)
+
+
+def network() -> nn.Module:
+    torch.manual_seed(3)
+    return nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+
+
+class Struck:
+    """A task to which `strike(model)` happens once after step STRUCK.
+
+    `smooth`: its labels are smoothed from then on. `turned`: they are others. `dies`: the steps after which it dies
+    once. `hook`: is called after each step.
+    """
+
+    def __init__(self, folder, strike=None, smooth=False, turned=False, dies=(), hook=None):
+        self._folder, self._strike, self._smooth, self._turned = folder, strike, smooth, turned
+        self._dies, self._hook = dies, hook
+        self.steps = 0
+
+    def loss(self, model, batch):
+        inputs, labels = batch
+        if self._turned and self.steps >= STRUCK:
+            labels = (labels + 1) % 4
+        smoothing = 0.4 if self._smooth and self.steps >= STRUCK else 0.0
+        return functional.cross_entropy(model(inputs), labels, label_smoothing=smoothing)
+
+    def evaluate(self, model, batch):
+        inputs, labels = batch
+        return {"loss": functional.cross_entropy(model(inputs), labels)}
+
+    def on_step_end(self, model, step):
+        self.steps = step
+        if step == STRUCK and self._strike is not None and self._once("struck"):
+            self._strike(model)
+        if self._hook is not None and self._hook(self.tolaria):
+            self._hook = None
+        if step in self._dies and self._once(f"died {step}"):
+            raise InterruptedError
+
+    def _once(self, name):
+        try:
+            (self._folder / name).touch(exist_ok=False)
+        except FileExistsError:
+            return False
+        return True
+
+
+def train(folder, **given) -> tuple[list[m.Event], nn.Module]:
+    """Train once more after every death, to the end. Snapshots are off: they are taken where the trainer is by then."""
+    config = {"rollback": {"fast_path_enabled": False}, "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}}
+    while True:
+        model = network()
+        loaders = DataLoader(rows(SAMPLES), BATCH, shuffle=True), DataLoader(rows(64), 32)
+        tolaria = made(folder / "run", **config, learning_rate={"base_lr": 0.01, "warmup_epochs": 0})
+        task = Struck(folder, **given)
+        task.tolaria = tolaria
+        try:
+            result = tolaria.train(model, *loaders, EPOCHS, task=task)
+        except InterruptedError:
+            continue
+        assert result.phase == "completed"
+        return events_of(folder / "run"), model
+
+
+@torch.no_grad()
+def negated(model: nn.Module) -> None:
+    """A fault that no value shows: finite, and of the usual size."""
+    model[3].weight.neg_()
+
+
+def told(events):
+    """What the autopilot did, by step."""
+    kinds = (m.StatePinned, m.StatesCompared, m.RolledBack, m.QuarantineAdded, m.PinReleased, m.HeldOnTo)
+    return [(type(one).__name__, getattr(one, "step", None)) for one in of(events, *kinds)]
+
+
+def test_weights_that_were_damaged_are_gone_back_for_and_the_run_ends_well(tmp_path):
+    """A layer was negated. The comparison shows it, and the run ends as well as a clean one."""
+    events, _ = train(tmp_path, strike=negated)
+    (compared, *_), (back, *_) = of(events, m.StatesCompared), of(events, m.RolledBack)
+    last = of(events, m.ValidationFinished)[-1]
+
+    assert compared.judgement is Judgement.WEIGHTS
+    assert back.step <= STRUCK
+    assert last.metrics["loss"] < 0.3
+    sound(tmp_path / "run")
+
+
+@pytest.fixture(scope="module")
+def damaged(tmp_path_factory):
+    """Events and bits of a run whose weights were damaged once."""
+    folder = tmp_path_factory.mktemp("damaged")
+    events, model = train(folder, strike=negated)
+    return events, bits(model)
+
+
+@pytest.mark.parametrize(
+    "dies", [(STRUCK + 45, STRUCK + 150), (STRUCK + 80, STRUCK + 161), (STRUCK + 120, STRUCK - 20)]
+)
+def test_killed_on_the_way_the_run_ends_with_the_same_decisions_and_bits(tmp_path, damaged, dies):
+    """While it watches, while it keeps batches for the comparison, and after it went back."""
+    events, model = train(tmp_path, strike=negated, dies=dies)
+
+    assert of(events, m.TrainerDied, m.RerunFinished)
+    assert told(events) == told(damaged[0])
+    assert bits(model) == damaged[1]
+
+
+def test_labels_that_are_smoothed_are_a_change_and_nothing_is_undone(tmp_path):
+    """The network has learnt them, and knows the old ones. The detector learns the new level by an order."""
+    events, _ = train(tmp_path, smooth=True)
+
+    assert [one.judgement for one in of(events, m.StatesCompared)] == [Judgement.CHANGED]
+    assert not of(events, m.RolledBack)
+    assert [one.order for one in of(events, m.OrderActed) if isinstance(one.order, m.LearnAnew)]
+
+
+def test_labels_that_destroy_what_was_learnt_are_gone_back_for_twice_and_then_the_run_goes_on(tmp_path):
+    """It does not halt, and says which command goes back."""
+    events, _ = train(tmp_path, turned=True)
+
+    assert {one.judgement for one in of(events, m.StatesCompared)} == {Judgement.DATA}
+    assert len(of(events, m.RolledBack)) == 2
+    (kept,) = of(events, m.HeldOnTo)
+    assert f"--to {kept.checkpoint}" in sentence(kept)
+
+
+def test_an_operator_who_goes_back_ends_a_comparison(tmp_path):
+    """He may have changed something: nothing is watched any more, and no pin is held."""
+
+    def go_back(tolaria):
+        state = state_of(tolaria)
+        is_due = state.insurance.comparing is not None
+        return is_due and ordered(tolaria, m.Rollback(to=state.insurance.pins[0].checkpoint))
+
+    events, _ = train(tmp_path, strike=negated, hook=go_back)
+
+    assert len(of(events, m.ComparisonAborted)) == 1
+    assert not of(events, m.StatesCompared)
+    assert of(events, m.PinReleased)[-1].why == "the run went back"
+    sound(tmp_path / "run")
+
+
+def test_a_loop_of_ones_own_tries_both_ways(tmp_path):
+    """Nothing computes its loss but the loop. Both ways are compared by the losses of the same last batches."""
+    model, run_dir, taken = network(), tmp_path / "run", 0
+    loader = DataLoader(rows(SAMPLES), BATCH, shuffle=True)
+    config = {"snapshots": {"every": {"steps": 20}}, "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}}
+    optimizer = torch.optim.Adam(model.parameters(), 0.01)
+    run = made(run_dir, **config, learning_rate={"base_lr": 0.01, "warmup_epochs": 0}).run(model, optimizer, loader)
+    for _ in run.epochs(EPOCHS):
+        for inputs, labels in run.batches():
+            taken += 1
+            if taken == STRUCK:
+                negated(model)
+            run.step(functional.cross_entropy(model(inputs), labels))
+    events = events_of(run_dir)
+    first, second = of(events, m.StatesCompared)
+
+    assert (first.judgement, first.newest, first.held) == (Judgement.UNCLEAR, None, None)
+    assert second.went_on is False
+    assert len(of(events, m.RolledBack)) == 1
+    sound(run_dir)
