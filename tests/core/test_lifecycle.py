@@ -153,7 +153,7 @@ def test_any_nan_is_one_nan_in_the_state():
 
 
 def test_five_deaths_in_a_row_fail_the_run_and_a_step_in_between_forgives_them():
-    """The first is followed at once, the next after 2, 4, 8 seconds; the fifth ends the run with exit code 70."""
+    """Back-off 1, 2, 4, 8, as others died a moment ago; the fifth ends the run with exit code 70."""
     world = until(World(0), 1)
     for _ in range(4):
         world.crash_trainer()
@@ -165,13 +165,27 @@ def test_five_deaths_in_a_row_fail_the_run_and_a_step_in_between_forgives_them()
         world.tick()
         world.tick()
     died = find(world, m.TrainerDied)[-5:]
-    assert [event.restart_s for event in died] == [0.0, 2.0, 4.0, 8.0, None]
+    assert [event.restart_s for event in died] == [1.0, 2.0, 4.0, 8.0, None]
     assert (world.state.run.phase, world.exit) == (st.Phase.FAILED, 70)
 
     world.restart_daemon()
     assert world.exit == 70
     world.restart_daemon(m.StartMode.RETRY)
     completes(world)
+
+
+def test_trainers_that_make_a_step_and_die_do_not_follow_each_other_without_a_pause():
+    """Only the first death in half a minute is followed at once. A clock of another boot is not compared."""
+    world = until(World(0), 1)
+    for pause_s in (0.0, 0.0, 29.0, 31.0, 0.0, None):
+        if pause_s is None:
+            world.restart_daemon()
+            until(world, world.state.progress.step + 1)
+        world.mono += int((pause_s or 0.0) * 1e9)
+        world.crash_trainer()
+        until(world, world.state.progress.step + 1)
+    died = [one.restart_s for one in find(world, m.TrainerDied) if one.reason is m.DeathReason.SIGNAL]
+    assert died == [0.0, 1.0, 1.0, 0.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize(
