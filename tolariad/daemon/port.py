@@ -124,9 +124,10 @@ class RunPort:
         pid: int = 0,
         spare_bytes: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`page`: that of the living trainer. `histograms`: what was measured of the budgets since this was made.
+        """`page`: the living trainer's. `histograms`: what was measured of the budgets since this was made.
 
-        `pid`: of the process that stands for the run; 0: this one. `spare_bytes`: the memory of a spare that is ready.
+        `pid`: the process that stands for the run; 0: this one. `spare_bytes` returns the memory of a spare that is
+        ready, in bytes.
         """
         self._run_dir = run_dir
         found = run_dir.stat()

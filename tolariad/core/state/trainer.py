@@ -19,7 +19,7 @@ from tolariad.core.state.fold import ApplyTable, setting
 
 BACKOFF_S_MAX: Final = 60.0
 # A death so soon after another one is no chance event, even if a step lies between them.
-SOON_S: Final = 30.0
+SOON_S: Final = 10.0
 
 
 class KnownException(msgspec.Struct, frozen=True):
