@@ -18,7 +18,8 @@ import msgspec
 import yaml
 
 from tolariad.core.calc.settings.copies import SnapshotEvery
-from tolariad.core.calc.settings.model import Settings, TrainerSettings
+from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.processes import TrainerSettings
 from tolariad.core.calc.settings.reading import ConfigError, Problem, known_keys, read_settings
 from tolariad.core.calc.settings.rules import check, with_implied_warmup
 from tolariad.core.calc.settings.task_defaults import LIGHTNING, defaults_of, layer

@@ -174,20 +174,6 @@ def test_five_deaths_in_a_row_fail_the_run_and_a_step_in_between_forgives_them()
     completes(world)
 
 
-def test_trainers_that_make_a_step_and_die_do_not_follow_each_other_without_a_pause():
-    """Only the first death within ten seconds is followed at once. A clock of another boot is not compared."""
-    world = until(World(0), 1)
-    for pause_s in (0.0, 0.0, 9.0, 11.0, 0.0, None):
-        if pause_s is None:
-            world.restart_daemon()
-            until(world, world.state.progress.step + 1)
-        world.mono += int((pause_s or 0.0) * 1e9)
-        world.crash_trainer()
-        until(world, world.state.progress.step + 1)
-    died = [one.restart_s for one in find(world, m.TrainerDied) if one.reason is m.DeathReason.SIGNAL]
-    assert died == [0.0, 1.0, 1.0, 0.0, 1.0, 0.0]
-
-
 @pytest.mark.parametrize(
     ("phase", "mode", "after", "exit_code", "trains"),
     [

@@ -10,13 +10,14 @@ Ranges and descriptions are annotations: the loader, the JSON Schema, docs/confi
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Final, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from msgspec import Meta, Struct
 
 from tolariad.core.calc.settings import values as units
 from tolariad.core.calc.settings.copies import Checkpoint, Snapshots
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, PartOptimizer
+from tolariad.core.calc.settings.processes import TrainerSettings
 from tolariad.core.calc.settings.pruning import Prune
 from tolariad.core.calc.settings.seeds import SeedSettings
 
@@ -35,21 +36,6 @@ class Performance(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True)
     ] = 18.0
     training_degradation_percent: Annotated[units.Percent, Meta(description="throughput that recording may cost")] = 7.5
     memory_overhead_percent: Annotated[units.Percent, Meta(description="memory that recording may add")] = 8.5
-
-
-class TrainerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The processes that train, one after the other. A word in place of the section is `kind`."""
-
-    SCALAR: ClassVar[str] = "kind"
-
-    kind: Annotated[
-        Literal["process", "thread"],
-        Meta(description="the training loop has a process of its own; `thread`, of earlier versions, means the same"),
-    ] = "process"
-    spare: Annotated[
-        Literal["auto", "on", "off"] | bool,
-        Meta(description="keep a process that takes the place of a trainer that died; auto: while memory is free"),
-    ] = "auto"
 
 
 class Rollback(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
