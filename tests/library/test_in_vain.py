@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
 from torch import nn
 
 from tests.library.test_detection import plain, train_long
 from tests.recorded import events_of, of
+from tolariad.cli.tolaria import tolaria
 from tolariad.core import messages as m
 from tolariad.core.calc.detection.comparison import Judgement
 from tolariad.core.messages.sentences.text import sentence
@@ -77,11 +80,24 @@ def test_a_loss_that_jumps_and_stays_after_two_rollbacks_goes_on_in_conservative
 
 
 def test_a_loss_that_jumps_and_stays_halts_the_run_if_detect_halt_says_so(tmp_path):
-    """With `detect.halt: true` the run halts the third time, with the reason. Called again it continues."""
-    same = {**FAINT, "detect": {"halt": True}}
-    with pytest.raises(RunFailed, match=r"sustained: loss .*; 2 returns did not help; the run is frozen"):
-        train_long(tmp_path / "run", model=nn.Sequential(plain(), Fainter(first=FAINT_AT)), **same)
+    """With `detect.halt: true` the run halts the third time, with the reason. The program's model is the last healthy
+    one then, and so is an exported one. Called again the run continues from where it was.
+    """
+    same, model = {**FAINT, "detect": {"halt": True}}, nn.Sequential(plain(), Fainter(first=FAINT_AT))
+    why = r"sustained: loss .*; 2 returns did not help; the run is frozen.*the last healthy one, c\d+ of step \d+"
+    with pytest.raises(RunFailed, match=why):
+        train_long(tmp_path / "run", model=model, **same)
     halted = events_of(tmp_path / "run")
+    pinned = of(halted, m.StatePinned)[0]
+    kept = load_file(tmp_path / "run" / "checkpoints" / pinned.checkpoint / "model-00000.safetensors")
+    words = ["export-weights", str(tmp_path / "run"), "-o", str(tmp_path / "w.safetensors")]
+    assert CliRunner().invoke(tolaria, words).exit_code == 0
+    exported = load_file(tmp_path / "w.safetensors")
+
+    assert pinned.step < FAINT_AT < of(halted, m.StepCompleted)[-1].step
+    assert int(model[1].passes) == pinned.step
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in model.state_dict().items())
+    assert all(torch.equal(tensor, exported[name]) for name, tensor in model.state_dict().items())
     events = train_long(tmp_path / "run", model=nn.Sequential(plain(), Fainter(first=FAINT_AT)), **same)
 
     assert len(of(halted, m.RunFrozen)) == len(of(events, m.RunFrozen)) == 1

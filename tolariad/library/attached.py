@@ -33,7 +33,7 @@ from tolariad.library.failed import RunFailed
 from tolariad.library.recorder import Recorder
 from tolariad.library.saying import Saying
 from tolariad.refusal import StartRefused
-from tolariad.storage import copy_checkpoint
+from tolariad.storage import CheckpointUnusable, copy_checkpoint
 from tolariad.trainer.build import build
 from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.loop import Trainer
@@ -181,8 +181,8 @@ class Attached:
                 self._state = _state_of(order.state)
                 if order.code not in ORDERLY:
                     raise RunFailed(self._failure(order.why))
-                if not trained:
-                    self._take_over_weights()
+                if not trained and (newest := self.state.checkpoints.newest) is not None:
+                    self._take_over_weights(newest)
                 return
             trained = True
             yield from self._train(*order, drive)
@@ -191,7 +191,7 @@ class Attached:
         """Return why the run has ended, with what to do about it."""
         run = self._state.run
         if run.phase is st.Phase.FROZEN:
-            return f"{why}. {self._setup.task.AGAIN} to resume it nevertheless"
+            return f"{why}. {self._setup.task.AGAIN} to resume it nevertheless{self._healthy_again()}"
         return f"{why}; {q.way_on(run.failure, in_program=True)}" if run.phase is st.Phase.FAILED else why
 
     def _train(self, order: words.Train, descriptors: list[int], drive: Callable[[Trainer], Steps]) -> Steps:
@@ -224,11 +224,21 @@ class Attached:
     def _trainer(self, channel: TrainerEnd, ring: int | None) -> Trainer:
         return Trainer(self._setup, channel, self._run_dir, self._run_id, ring=ring, stepper=self._stepper)
 
-    def _take_over_weights(self) -> None:
-        """Copy the parameters of a run that is already complete into the program's model."""
-        newest = self.state.checkpoints.newest
-        if newest is not None:
-            restore(self._setup, load(self._run_dir / "checkpoints" / newest.id, newest.manifest))
+    def _healthy_again(self) -> str:
+        """Give the program's model the state from before what halted the run. Return a clause that says so, or ""."""
+        id_ = q.last_healthy(self.state)
+        entry = next((one for one in self.state.checkpoints.catalogue if one.id == id_), None)
+        if entry is None:
+            return ""
+        try:
+            self._take_over_weights(entry)
+        except CheckpointUnusable as unusable:
+            return f". The model is that of the halt: {id_} cannot be read ({unusable.why})"
+        return f". The model is the last healthy one, {id_} of step {entry.step}"
+
+    def _take_over_weights(self, entry: st.CatalogueEntry) -> None:
+        """Copy the parameters of this checkpoint into the program's model."""
+        restore(self._setup, load(self._run_dir / "checkpoints" / entry.id, entry.manifest))
 
     def _end(self) -> None:
         if not self._has_left:
