@@ -12,7 +12,7 @@ from benchmarks.detection.choosing import CHOOSING, Healthy
 from benchmarks.detection.driver import AUTOPILOT, RECORDING, Result
 from benchmarks.detection.judging import JUDGING
 from benchmarks.detection.peers import PEERS
-from benchmarks.detection.rows import FAULT_SEEDS, PEER_SEEDS, SEEDS, Results, struck
+from benchmarks.detection.rows import FAULT_SEEDS, PEER_FAULT_SEEDS, PEER_SEEDS, SEEDS, Results, struck
 
 PAGE = Path(__file__).parents[2] / "docs" / "detection-study.md"
 _COMMAND = "python -m benchmarks.detection --write"
@@ -96,13 +96,13 @@ def of_faults(results: Results) -> Iterator[str]:
     yield "|---|---|---|---|---|---|" + "---|" * len(PEERS)
     for one in struck():
         name = f"{one.fault.name}, {one.base}"
-        clean = measures(results.of("clean", one.base, RECORDING, SEEDS))
+        clean = measures(results.of("clean", one.base, RECORDING, FAULT_SEEDS))
         runs = results.of("fault", name, AUTOPILOT, FAULT_SEEDS)
         plain = measures(results.of("fault", name, RECORDING, FAULT_SEEDS))
         if not runs:
             continue
         cells = [_metric(clean), _against(plain, clean), _against(measures(runs), clean), _found(runs)]
-        cells += [_against(measures(results.of("fault", name, how, PEER_SEEDS)), clean) for how in PEERS]
+        cells += [_against(measures(results.of("fault", name, how, PEER_FAULT_SEEDS)), clean) for how in PEERS]
         yield f"| {one.fault.name} | {one.base} | " + " | ".join(cells) + " |"
 
 
