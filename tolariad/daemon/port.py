@@ -123,9 +123,9 @@ class RunPort:
         served_by: Server = "daemon",
         pid: int = 0,
     ) -> None:
-        """`page`: that of the living trainer. `histograms`: what was measured of the budgets since this was made.
+        """`page`: the living trainer's. `histograms`: what was measured of the budgets since this was made.
 
-        `pid`: of the process that stands for the run; 0: this one.
+        `pid`: the process that stands for the run; 0: this one.
         """
         self._run_dir = run_dir
         found = run_dir.stat()

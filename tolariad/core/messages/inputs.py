@@ -29,7 +29,7 @@ class Now(msgspec.Struct, frozen=True):
 
 
 class StartMode(enum.Enum):
-    """How the daemon was started (interface section 6). `retry`: with `--retry` on a failed run."""
+    """How the daemon was started (interface section 6). `retry`: `--retry` was given, for a failed run."""
 
     EXPLICIT = "explicit"
     ACTIVATED = "activated"

@@ -64,9 +64,9 @@ class BlueprintSource(msgspec.Struct, frozen=True, kw_only=True):
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The execution context: everything that may change a result. Equal environments must give equal bits.
 
-    `data`: of the training data, then of the validation data if there is any; empty in journals of older versions.
-    `optimizers`: kind and implementation (fused, foreach, capturable) of those that the task or the program made; the
-    configuration's are a part of `config_hash`.
+    `data`: what describes the training data, then the validation data if there is any; empty in journals of older
+    versions. `optimizers`: kind and implementation (fused, foreach, capturable) of those that the task or the program
+    made; the configuration's are a part of `config_hash`.
     """
 
     python: str
