@@ -12,7 +12,7 @@ from benchmarks.detection.choosing import CHOOSING, Healthy
 from benchmarks.detection.driver import AUTOPILOT, RECORDING, Result
 from benchmarks.detection.judging import JUDGING
 from benchmarks.detection.peers import PEERS
-from benchmarks.detection.rows import FAULT_SEEDS, PEER_FAULT_SEEDS, PEER_SEEDS, SEEDS, Results, struck
+from benchmarks.detection.rows import FAULT_SEEDS, PEERS_ROUNDS, SEEDS, Results, struck
 
 PAGE = Path(__file__).parents[2] / "docs" / "detection-study.md"
 _COMMAND = "python -m benchmarks.detection --write"
@@ -63,8 +63,8 @@ def _health(results: Results, group: str, one: Healthy, peers: list[str]) -> str
     counts = [sum(getattr(run, field) for run in ours) for field in ("pins", "came_down", "changed", "tried")]
     back = sum(run.backs > run.tried for run in ours)
     cells = [f"{skips:.2f}", *map(str, counts), f"{back} of {len(ours)}", _difference(ours, plain)]
-    few = results.of(group, name, RECORDING, PEER_SEEDS)
-    cells += [_difference(results.of(group, name, how, PEER_SEEDS), few) for how in peers]
+    few = results.of(group, name, RECORDING, SEEDS[:PEERS_ROUNDS])
+    cells += [_difference(results.of(group, name, how, SEEDS[:PEERS_ROUNDS]), few) for how in peers]
     return f"| {one.kind} | {one.name} | " + " | ".join(cells) + " |"
 
 
@@ -96,13 +96,15 @@ def of_faults(results: Results) -> Iterator[str]:
     yield "|---|---|---|---|---|---|" + "---|" * len(PEERS)
     for one in struck():
         name = f"{one.fault.name}, {one.base}"
-        clean = measures(results.of("clean", one.base, RECORDING, FAULT_SEEDS))
+        clean = measures(results.of("clean", one.base, RECORDING, SEEDS))
         runs = results.of("fault", name, AUTOPILOT, FAULT_SEEDS)
         plain = measures(results.of("fault", name, RECORDING, FAULT_SEEDS))
         if not runs:
             continue
         cells = [_metric(clean), _against(plain, clean), _against(measures(runs), clean), _found(runs)]
-        cells += [_against(measures(results.of("fault", name, how, PEER_FAULT_SEEDS)), clean) for how in PEERS]
+        cells += [
+            _against(measures(results.of("fault", name, how, FAULT_SEEDS[:PEERS_ROUNDS])), clean) for how in PEERS
+        ]
         yield f"| {one.fault.name} | {one.base} | " + " | ".join(cells) + " |"
 
 
