@@ -121,10 +121,46 @@ def _against(values: list[float], clean: list[float]) -> str:
 
 def _found(runs: list[Result]) -> str:
     found = sorted(run.found for run in runs if run.found >= 0)
-    kept = sum(run.gave_up > 0 for run in runs)
+    kept = [run.kept for run in runs if run.gave_up and run.kept is not None]
     some = f", {len(found)} of {len(runs)}"
-    more = f"; pin kept in {kept}" if kept else ""
+    more = f"; pin kept in {len(kept)}: {mean(kept):.3f}" if kept else ""
     return f"{found[len(found) // 2]} (most {found[-1]}){some}{more}" if found else f"never{more}"
+
+
+def against_peers(results: Results) -> Iterator[str]:
+    """Yield in how many rows of faults the autopilot is better than each peer, no worse, or worse.
+
+    Worse or better is by more than two pooled standard deviations, of the seeds that both ran with.
+    """
+    yield "| against | faults | better | within the spread | worse |"
+    yield "|---|---|---|---|---|"
+    both = {how: _pairs(results, how) for how in PEERS}
+    for how, pairs in both.items():
+        yield f"| {how} | {_counted(list(pairs.values()))} |"
+    names = [name for name in both[next(iter(PEERS))] if all(name in pairs for pairs in both.values())]
+    best = [max((pairs[name] for pairs in both.values()), key=lambda one: mean(one[1])) for name in names]
+    yield f"| the best of them in each row | {_counted(best)} |"
+
+
+Pair = tuple[list[float], list[float]]
+
+
+def _pairs(results: Results, how: str) -> dict[str, Pair]:
+    """Return the metrics of the autopilot and of a peer, of the same seeds, by fault."""
+    pairs = {}
+    for one in struck():
+        name = f"{one.fault.name}, {one.base}"
+        seeds = tuple(seed for seed in FAULT_SEEDS if results.of("fault", name, how, (seed,)))
+        ours = results.of("fault", name, AUTOPILOT, seeds)
+        if seeds and len(ours) == len(seeds):
+            pairs[name] = measures(ours), measures(results.of("fault", name, how, seeds))
+    return pairs
+
+
+def _counted(pairs: list[Pair]) -> str:
+    worse = sum(not is_within(ours, theirs) for ours, theirs in pairs)
+    better = sum(not is_within(theirs, ours) for ours, theirs in pairs)
+    return f"{len(pairs)} | {better} | {len(pairs) - better - worse} | {worse}"
 
 
 # -- sequences ---------------------------------------------------------------------------------------------------------
@@ -157,6 +193,7 @@ TABLES: dict[str, Callable[[Results], Iterator[str]]] = {
     "judging": lambda results: of_health(results, "judging", JUDGING),
     "choosing": lambda results: of_health(results, "choosing", CHOOSING),
     "struck": of_faults,
+    "peers": against_peers,
     "shapes": of_shapes,
     "models": of_models,
 }

@@ -173,7 +173,7 @@ class Course(CourseState):
         if top < lowest:
             top = max(top, self._floor_above(level, lowest))
         self.limit = exp(top) if losses.is_log else top
-        losses.reach = top - level
+        losses.limit_at(top - level)
 
     def explosion_limit(self) -> float:
         """Return the loss above which it has exploded, in its own unit.
@@ -221,6 +221,10 @@ class Course(CourseState):
     def found_in_a_row(self, steps: int) -> None:
         """Remember that the newest finding is one of so many unhealthy steps in a row."""
         self.began = steps
+
+    def saw_gradients(self) -> None:
+        """Eight norms that are not zero have come: count from the beginning."""
+        self.dead = 0
 
     def refresh(self, rate: float) -> Verdict | None:
         """Add the fresh losses and return a verdict on their level, or None. `rate`: the learning rate."""

@@ -181,8 +181,7 @@ class Detector:
 
     def _refresh_norms(self) -> None:
         self._norms.refresh()
-        # Eight norms that are not zero have come: the zeros are counted from the beginning.
-        self._course.dead = 0
+        self._course.saw_gradients()
         self._set_norm_limit()
 
     def _set_norm_limit(self) -> None:
@@ -193,5 +192,5 @@ class Detector:
             return
         spread = norms.spread
         reach = max(_SPIKE_NORM, SPREADS * spread, 1.15 * norms.excess + spread)
-        norms.reach = reach
+        norms.limit_at(reach)
         self._norm_limit = exp(norms.level + reach)

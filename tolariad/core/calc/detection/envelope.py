@@ -99,6 +99,10 @@ class Envelope(EnvelopeState):
         self.excess = max(self.past_excess, self.excesses[-1])
         self.base = lower_quartile(self.blocks) if self.blocks else 0.0
 
+    def limit_at(self, reach: float) -> None:
+        """Remember how far from the level the owner's limit lies."""
+        self.reach = reach
+
     def refresh(self) -> None:
         """Add the fresh values: compute level and excess again, and end the block if it is full."""
         fresh = self.fresh
