@@ -17,7 +17,7 @@ from tolariad.core.messages.base import Actor, Event
 from tolariad.core.messages.budget import BudgetHistogram
 from tolariad.core.messages.pruning import PruneAnalyzed
 from tolariad.core.messages.run import ConfigChanged
-from tolariad.core.messages.trainer import DeathReason, SchedulingRecorded, TrainerDied, TrainerEnded
+from tolariad.core.messages.trainer import DeathReason, SchedulingRecorded, SpareChanged, TrainerDied, TrainerEnded
 from tolariad.core.messages.vocabulary import AnyCommand, Report
 
 
@@ -165,6 +165,12 @@ class Scheduled(Input, frozen=True, kw_only=True):
     """Cores and scheduling class as the system granted them."""
 
     recorded: SchedulingRecorded
+
+
+class SpareNoted(Input, frozen=True, kw_only=True):
+    """What became of the spare."""
+
+    recorded: SpareChanged
 
 
 class BudgetsReported(Input, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from tolariad.core.calc.learning_rate.group import Group
-from tolariad.core.calc.units import Hex, Seconds, Step
+from tolariad.core.calc.units import Bytes, Hex, Seconds, Step
 from tolariad.core.messages.base import DaemonEffect, Event, Report, TrainerEffect
 from tolariad.core.messages.rates import AuditDiffered, LrGroupsChanged, LrViolationDetected
 from tolariad.core.messages.run import ServiceLimits
@@ -152,6 +152,28 @@ class SchedulingRecorded(Event, frozen=True, kw_only=True):
     why: str = ""
     refused: str = ""
     limits: ServiceLimits = ServiceLimits()
+
+
+class Spare(enum.Enum):
+    """What became of a spare: it waits, it took the place of a trainer, or it was given up."""
+
+    READY = "ready"
+    USED = "used"
+    GIVEN_UP = "given_up"
+
+
+class SpareChanged(Event, frozen=True, kw_only=True):
+    """A spare, which has imported torch and waits to become trainer `incarnation`, is ready, was used or was given up.
+
+    It never changes the state. `memory`: the memory that it holds.
+    """
+
+    skippable: bool = False  # type: ignore[misc]  # a field of this type alone
+    incarnation: int
+    pid: int
+    spare: Spare
+    memory: Bytes = 0
+    why: str = ""
 
 
 class TrainerHung(Event, frozen=True, kw_only=True):

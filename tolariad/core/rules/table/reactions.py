@@ -117,6 +117,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(m.SnapshotDiffers, snapshots.differs, makes=(m.SnapshotRejected,)),
     on(m.RollbackOverdue, emergency.overdue, makes=(m.RunFrozen,)),
     on(m.Scheduled, trainer.scheduled, makes=(m.SchedulingRecorded,)),
+    on(m.SpareNoted, trainer.spare, makes=(m.SpareChanged,)),
     on(m.DiskMeasured, run.disk_measured, makes=(m.DiskLow, m.DiskRecovered)),
     on(m.BudgetsReported, budget.reported, makes=(m.BudgetsMeasured,)),
     # -- reports -------------------------------------------------------------------------------------------------------
