@@ -12,7 +12,7 @@ from benchmarks.detection.choosing import CHOOSING, Healthy
 from benchmarks.detection.driver import AUTOPILOT, RECORDING, Result
 from benchmarks.detection.judging import JUDGING
 from benchmarks.detection.peers import PEERS
-from benchmarks.detection.rows import FAULT_SEEDS, PEER_SEEDS, SEEDS, Results, struck
+from benchmarks.detection.rows import FAULT_SEEDS, PEERS_ROUNDS, SEEDS, Results, struck
 
 PAGE = Path(__file__).parents[2] / "docs" / "detection-study.md"
 _COMMAND = "python -m benchmarks.detection --write"
@@ -63,8 +63,8 @@ def _health(results: Results, group: str, one: Healthy, peers: list[str]) -> str
     counts = [sum(getattr(run, field) for run in ours) for field in ("pins", "came_down", "changed", "tried")]
     back = sum(run.backs > run.tried for run in ours)
     cells = [f"{skips:.2f}", *map(str, counts), f"{back} of {len(ours)}", _difference(ours, plain)]
-    few = results.of(group, name, RECORDING, PEER_SEEDS)
-    cells += [_difference(results.of(group, name, how, PEER_SEEDS), few) for how in peers]
+    few = results.of(group, name, RECORDING, SEEDS[:PEERS_ROUNDS])
+    cells += [_difference(results.of(group, name, how, SEEDS[:PEERS_ROUNDS]), few) for how in peers]
     return f"| {one.kind} | {one.name} | " + " | ".join(cells) + " |"
 
 
@@ -102,7 +102,9 @@ def of_faults(results: Results) -> Iterator[str]:
         if not runs:
             continue
         cells = [_metric(clean), _against(plain, clean), _against(measures(runs), clean), _found(runs)]
-        cells += [_against(measures(results.of("fault", name, how, PEER_SEEDS)), clean) for how in PEERS]
+        cells += [
+            _against(measures(results.of("fault", name, how, FAULT_SEEDS[:PEERS_ROUNDS])), clean) for how in PEERS
+        ]
         yield f"| {one.fault.name} | {one.base} | " + " | ".join(cells) + " |"
 
 
@@ -119,10 +121,46 @@ def _against(values: list[float], clean: list[float]) -> str:
 
 def _found(runs: list[Result]) -> str:
     found = sorted(run.found for run in runs if run.found >= 0)
-    kept = sum(run.gave_up > 0 for run in runs)
+    kept = [run.kept for run in runs if run.gave_up and run.kept is not None]
     some = f", {len(found)} of {len(runs)}"
-    more = f"; pin kept in {kept}" if kept else ""
+    more = f"; pin kept in {len(kept)}: {mean(kept):.3f}" if kept else ""
     return f"{found[len(found) // 2]} (most {found[-1]}){some}{more}" if found else f"never{more}"
+
+
+def against_peers(results: Results) -> Iterator[str]:
+    """Yield in how many rows of faults the autopilot is better than each peer, no worse, or worse.
+
+    Worse or better is by more than two pooled standard deviations, of the seeds that both ran with.
+    """
+    yield "| against | faults | better | within the spread | worse |"
+    yield "|---|---|---|---|---|"
+    both = {how: _pairs(results, how) for how in PEERS}
+    for how, pairs in both.items():
+        yield f"| {how} | {_counted(list(pairs.values()))} |"
+    names = [name for name in both[next(iter(PEERS))] if all(name in pairs for pairs in both.values())]
+    best = [max((pairs[name] for pairs in both.values()), key=lambda one: mean(one[1])) for name in names]
+    yield f"| the best of them in each row | {_counted(best)} |"
+
+
+Pair = tuple[list[float], list[float]]
+
+
+def _pairs(results: Results, how: str) -> dict[str, Pair]:
+    """Return the metrics of the autopilot and of a peer, of the same seeds, by fault."""
+    pairs = {}
+    for one in struck():
+        name = f"{one.fault.name}, {one.base}"
+        seeds = tuple(seed for seed in FAULT_SEEDS if results.of("fault", name, how, (seed,)))
+        ours = results.of("fault", name, AUTOPILOT, seeds)
+        if seeds and len(ours) == len(seeds):
+            pairs[name] = measures(ours), measures(results.of("fault", name, how, seeds))
+    return pairs
+
+
+def _counted(pairs: list[Pair]) -> str:
+    worse = sum(not is_within(ours, theirs) for ours, theirs in pairs)
+    better = sum(not is_within(theirs, ours) for ours, theirs in pairs)
+    return f"{len(pairs)} | {better} | {len(pairs) - better - worse} | {worse}"
 
 
 # -- sequences ---------------------------------------------------------------------------------------------------------
@@ -155,6 +193,7 @@ TABLES: dict[str, Callable[[Results], Iterator[str]]] = {
     "judging": lambda results: of_health(results, "judging", JUDGING),
     "choosing": lambda results: of_health(results, "choosing", CHOOSING),
     "struck": of_faults,
+    "peers": against_peers,
     "shapes": of_shapes,
     "models": of_models,
 }
