@@ -90,7 +90,7 @@ def _become(command: list[str], output: int, link: int, environment: dict[str, s
         sys.argv = [command[0], str(link)]
         sys.stdout = sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115 - pytest has put its own there
         if failpoints.VARIABLE in environment:
-            failpoints._armed = failpoints._parse(environment[failpoints.VARIABLE])
+            failpoints.armed = failpoints._parse(environment[failpoints.VARIABLE])
         main()
     except BaseException:
         traceback.print_exc()

@@ -168,7 +168,7 @@ def _arm_failpoints() -> None:
     """Read the variable again, as the import of the module did in the template."""
     from tolariad import failpoints
 
-    failpoints._armed = failpoints._parse(os.environ.get(failpoints.VARIABLE, ""))
+    failpoints.armed = failpoints._parse(os.environ.get(failpoints.VARIABLE, ""))
 
 
 def _draw_anew() -> None:
