@@ -16,8 +16,8 @@ from tolariad.core.calc.bounds import storable
 class Code(msgspec.Struct, frozen=True, omit_defaults=True):
     """The files of the present trainer. Steps from `since` on were made by them, or have the bits that they give.
 
-    `task_hash`: of the task's file. `changed`: the files that were others before. `accepted`: steps from before may
-    differ.
+    `task_hash`: the hash of the task's file. `changed`: the files that were others before. `accepted`: whether steps
+    from before may differ.
     """
 
     files: tuple[m.CodeFile, ...] = ()
