@@ -6,12 +6,13 @@ import pytest
 
 from tests.forked_recorders import a_recorder_of_its_own, recorders_are_forks
 from tests.in_memory import tmp_path
-from tests.quick_torch import keep_no_stacks
+from tests.quick_torch import enter_no_pytest, keep_no_stacks
 from tolariad.daemon import program
 from tolariad.library import attached, tolaria
 
 __all__ = ["a_recorder_of_its_own", "recorders_are_forks", "tmp_path"]
 keep_no_stacks()
+enter_no_pytest()
 
 
 @pytest.fixture(autouse=True)
