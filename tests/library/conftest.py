@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from tests import recorders
+from tests.forked_recorders import a_recorder_of_its_own, recorders_are_forks
 from tests.in_memory import tmp_path
-from tests.quick_torch import keep_no_stacks
+from tests.quick_torch import enter_no_pytest, keep_no_stacks
 from tolariad.daemon import program
 from tolariad.library import attached, tolaria
 
-__all__ = ["tmp_path"]
+__all__ = ["a_recorder_of_its_own", "recorders_are_forks", "tmp_path"]
 keep_no_stacks()
+enter_no_pytest()
 
 
 @pytest.fixture(autouse=True)
@@ -24,11 +25,3 @@ def _a_library_as_it_is(monkeypatch):
         (program.ProgramPolicy, "_take"),
     ):
         monkeypatch.setattr(owner, name, getattr(owner, name))
-
-
-@pytest.fixture(autouse=True)
-def _a_recorder_of_its_own(monkeypatch):
-    """Start recorders quickly. What this test has replaced is in none of another one."""
-    recorders.install(monkeypatch.setattr)
-    yield
-    recorders.end()

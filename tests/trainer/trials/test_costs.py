@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
+import tempfile
 from importlib.resources import files
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -14,10 +15,18 @@ from tolariad.trainer.trials.answering import tried
 from tolariad.trainer.trials.words import EstimateCosts
 
 
-def check(configuration):
-    command = [sys.executable, "-m", "tolariad.trainer", "--trial"]
-    request = msgspec.json.encode(EstimateCosts(config=configuration.decode()))
-    return subprocess.run(command, input=request, capture_output=True)
+def check(template, configuration):
+    """Return the exit code, the answer and the errors of the process."""
+    with tempfile.TemporaryFile() as request, tempfile.TemporaryFile() as answer, tempfile.TemporaryFile() as errors:
+        request.write(msgspec.json.encode(EstimateCosts(config=configuration.decode())))
+        request.seek(0)
+        given = {"errors": errors.fileno(), "passed": {0: request.fileno()}}
+        where = {"environment": os.environ, "folder": Path.cwd(), "log": answer.fileno(), "shells": 0}
+        process = template.start(["--trial"], program="tolariad.trainer", **where, **given)
+        code = process.wait(300)
+        answer.seek(0)
+        errors.seek(0)
+        return code, answer.read(), errors.read()
 
 
 def check_here(configuration):
@@ -25,14 +34,14 @@ def check_here(configuration):
     return tried(EstimateCosts(config=configuration.decode()))
 
 
-def test_the_template_is_a_task_that_works(tmp_path, configured):
+def test_the_template_is_a_task_that_works(tmp_path, template, configured):
     """The template is built and run for real batches; its output does not mix with the answer."""
     task = tmp_path / "task.py"
-    template = files("tolariad.trainer.tasks").joinpath("template.py").read_text(encoding="utf-8")
-    task.write_text(template + "\nprint('hello')\n")
-    done = check(configured(f"{task}:MyTask", epochs=2))
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    text = files("tolariad.trainer.tasks").joinpath("template.py").read_text(encoding="utf-8")
+    task.write_text(text + "\nprint('hello')\n")
+    code, answer, errors = check(template, configured(f"{task}:MyTask", epochs=2))
+    assert code == 0, errors
+    answer = json.loads(answer)
     assert answer["parameters"] == 2 * 256 + 256 + 256 * 256 + 256 + 256 * 2 + 2
     assert (answer["steps_per_epoch"], answer["batch_samples"]) == (32, 64)
     assert answer["checkpoint_bytes"] > 4 * answer["parameters"] * 3
@@ -40,7 +49,7 @@ def test_the_template_is_a_task_that_works(tmp_path, configured):
     assert answer["journal_gb_day"] > 0
     assert answer["evaluate_ms"] > 0
     assert set(answer["metrics"]) == {"loss", "accuracy"}
-    assert b"hello" in done.stderr
+    assert b"hello" in errors
 
 
 SLOTTED = """
