@@ -14,6 +14,7 @@ from tolariad.core.messages.quarantine import Batches
 from tolariad.core.messages.rates import Standing
 from tolariad.core.messages.run import Parent
 from tolariad.core.messages.stages import StageAt
+from tolariad.core.messages.trainer import CodeFile
 
 # `CheckpointAborted.why` if the checkpoint ended with its trainer: it was ended, or died, or the daemon did.
 TRAINER_ENDED: Final = "the trainer was ended"
@@ -242,7 +243,8 @@ class RerunFinished(Event, frozen=True, kw_only=True):
     """The re-run reached the last durable step. `first_difference` is absent if every bit was the same.
 
     `last` is below `first` if only skipped steps, `skipped` of them, had to be repeated. `expected`: why steps may
-    differ, as a clause; "" if they may not.
+    differ, as a clause; "" if they may not. `other_code`: the names of files that were loaded during the re-run, and
+    differ from the ones before.
     """
 
     first: Step
@@ -251,6 +253,7 @@ class RerunFinished(Event, frozen=True, kw_only=True):
     first_difference: Difference | None = None
     skipped: int = 0
     expected: str = ""
+    other_code: tuple[str, ...] = ()
 
 
 class RerunAborted(Event, frozen=True, kw_only=True):
@@ -322,9 +325,10 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     the journal. `epoch_started`, `epoch_validated`, `epoch_finished`: the highest epochs of which the journal holds
     that event, so that nothing is reported twice. The end of `epoch_to_keep` is reported again: it still needs a
     checkpoint. So does the validation within an epoch after `step_to_keep`. `last_step`: the step at which training
-    ends, within an epoch or not; None: at the last epoch. `tell_rates`: send a RatesStandingReport after everything in
-    the journal is repeated. `metrics`: the names of the steps' metrics so far. `stages`: those of the current line,
-    also of the script. The script comes beside this message, as a memory file.
+    ends, within an epoch or not; None: at the last epoch. `tokens_left`: training also ends at the step with the last
+    one of so many tokens, counted from `durable_step`; None: they are not counted. `tell_rates`: send a
+    RatesStandingReport after everything in the journal is repeated. `metrics`: the names of the steps' metrics so far.
+    `stages`: those of the current line, also of the script. The script comes beside this message, as a memory file.
     """
 
     checkpoint: CheckpointRef | None
@@ -336,6 +340,7 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     epoch_to_keep: int = 0
     step_to_keep: Step = 0
     last_step: Step | None = None
+    tokens_left: int | None = None
     parent: Parent | None = None
     quarantined: tuple[Batches, ...] = ()
     tell_rates: bool = False
@@ -352,13 +357,17 @@ class TrainingStartedReport(Report, frozen=True, kw_only=True):
 
 
 class RerunReport(Report, frozen=True, kw_only=True):
-    """The script has been run to its end."""
+    """The script has been run to its end.
+
+    `code`: what of the program's code was loaded after training had begun, if a step differs.
+    """
 
     first: Step
     last: Step
     compared: int
     first_difference: Difference | None = None
     skipped: int = 0
+    code: tuple[CodeFile, ...] = ()
 
 
 class CheckpointWrittenReport(Report, frozen=True, kw_only=True):
