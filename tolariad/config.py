@@ -19,6 +19,7 @@ import yaml
 
 from tolariad.core.calc.settings.copies import SnapshotEvery
 from tolariad.core.calc.settings.model import Settings
+from tolariad.core.calc.settings.processes import TrainerSettings
 from tolariad.core.calc.settings.reading import ConfigError, Problem, known_keys, read_settings
 from tolariad.core.calc.settings.rules import check, with_implied_warmup
 from tolariad.core.calc.settings.task_defaults import LIGHTNING, defaults_of, layer
@@ -30,7 +31,10 @@ _VALUES_MAX: Final = CONFIG_BYTES_MAX
 _TOP: Final = "tolaria"
 _VARIABLE: Final = "TOLARIA__"
 # By the name of the section, the schema of its short form.
-_SHORT: Final[Mapping[str, Mapping[str, Any]]] = {SnapshotEvery.__name__: msgspec.json.schema(Positive)}
+_SHORT: Final[Mapping[str, Mapping[str, Any]]] = {
+    SnapshotEvery.__name__: msgspec.json.schema(Positive),
+    TrainerSettings.__name__: {"enum": ["process", "thread"]},
+}
 
 
 def load(

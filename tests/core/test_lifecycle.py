@@ -153,7 +153,7 @@ def test_any_nan_is_one_nan_in_the_state():
 
 
 def test_five_deaths_in_a_row_fail_the_run_and_a_step_in_between_forgives_them():
-    """Back-off 1, 2, 4, 8; the fifth ends the run with exit code 70."""
+    """Back-off 1, 2, 4, 8, as others died a moment ago; the fifth ends the run with exit code 70."""
     world = until(World(0), 1)
     for _ in range(4):
         world.crash_trainer()

@@ -321,6 +321,8 @@ def _trainer(trainer: Status) -> str:
         shown += f", activity {safe(str(trainer['activity']))}, heartbeat {duration(trainer['heartbeat_age_s'])} ago"
     if trainer["deaths_total"]:
         shown += f", {counted(trainer['deaths_total'], 'death')} (last: {safe(str(trainer['last_death']))})"
+    if trainer.get("spare_bytes"):
+        shown += f", a spare waits ({size(trainer['spare_bytes'])})"
     return shown
 
 

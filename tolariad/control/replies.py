@@ -135,7 +135,10 @@ class JournalStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrainerStatus(Copying, frozen=True, kw_only=True):
-    """The current or last trainer process. `deaths` counts those in a row without a new durable step."""
+    """The current or last trainer process. `deaths` counts those in a row without a new durable step.
+
+    `spare_bytes`: the memory of a spare that waits to take its place; absent without one.
+    """
 
     alive: bool
     pid: int
@@ -147,6 +150,7 @@ class TrainerStatus(Copying, frozen=True, kw_only=True):
     waiting: bool
     heartbeat_step: int | None
     heartbeat_age_s: float | None
+    spare_bytes: int | None = None
 
 
 class ConservativeStatus(Copying, frozen=True, kw_only=True):

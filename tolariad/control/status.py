@@ -42,7 +42,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that are not in the state: process, clocks, shared page, journal writer. If none is live, `pid` is None.
 
-    `write_age_s` is the age of a write in flight, or 0.
+    `write_age_s` is the age of a write in flight, or 0. `spare_bytes`: the memory of a spare that is ready.
     """
 
     pid: int | None = None
@@ -54,6 +54,7 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
     segment: int = 0
     journal_failed: str | None = None
     write_age_s: float | None = None
+    spare_bytes: int | None = None
 
     def age_s(self, wall_ns: int) -> float | None:
         """Return the seconds since a moment, or None without a daemon."""
@@ -190,6 +191,7 @@ def _trainer(state: RunState, facts: LiveFacts) -> TrainerStatus | None:
         waiting=beat.waiting,
         heartbeat_step=beat.step,
         heartbeat_age_s=beat.age_s,
+        spare_bytes=facts.spare_bytes,
     )
 
 

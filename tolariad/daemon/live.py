@@ -121,6 +121,7 @@ class Host:
             histograms=self._histograms,
             served_by=policy.served_by,
             pid=policy.pid,
+            spare_bytes=lambda: policy.spare_bytes,
         )
         self._bound: Bound | None = None
         self._server: ControlServer | None = None
@@ -254,6 +255,7 @@ class Host:
         await leaving.cancel(self._tasks)
         await self._asking.close()
         await self._analyses.close()
+        await self._policy.end_helpers()
         await self._supervisor.close()
         if self._server is not None:
             await self._server.close()

@@ -23,6 +23,7 @@ from tolariad.supervisor import FormerTrainer, TrainerSetup
 from tolariad.supervisor.incarnation import Incarnation, Recorder, RunningTrainer
 from tolariad.supervisor.output import Sink
 from tolariad.supervisor.scheduling import Scheduling
+from tolariad.supervisor.spare import Spares
 from tolariad.telemetry.writer import LogFile
 
 if TYPE_CHECKING:
@@ -79,6 +80,13 @@ class Policy(Protocol):
     def opened(self, kernel: Kernel, end: End) -> None:
         """The start is submitted to the kernel: orders and signals may follow it from now on."""
 
+    @property
+    def spare_bytes(self) -> int | None:
+        """The memory in bytes of a process that waits to take the trainer's place; None if there is none."""
+
+    async def end_helpers(self) -> None:
+        """End the processes that wait for a trainer's end, while the journal is open."""
+
     def hear_reloads(self, read_again: Callable[[], None]) -> None:
         """Let the configuration be read again, as this host does it."""
 
@@ -102,6 +110,8 @@ class DaemonPolicy:
     def __init__(self, request: RunRequest, run: OpenRun, log: Sink) -> None:
         """`log` gets the output of the run's processes too. Raises StartRefused if there can be no trainer.log."""
         self._request, self._run = request, run
+        self._setup: TrainerSetup | None = None
+        self._spares: Spares | None = None
         self.pid = os.getpid()
         path = run.run_dir / "logs" / "trainer.log"
         with refusing(EXIT_IO, f"{path} cannot be written", OSError):
@@ -127,7 +137,7 @@ class DaemonPolicy:
             *("--config-json", str(folder / RESOLVED_NAME), "--run-id", self._run.run_id.hex()),
             *(("--torch-threads", str(threads)) if threads else ()),
         )
-        return TrainerSetup(
+        self._setup = TrainerSetup(
             run_dir=folder,
             command=self._request.trainer_command or own,
             environment=dict(os.environ),
@@ -135,10 +145,12 @@ class DaemonPolicy:
             timeouts=self._request.timeouts,
             ring=arena,
         )
+        return self._setup
 
     def begin(self, number: int, printed: str, setup: TrainerSetup, recorder: Recorder) -> RunningTrainer:
-        """Start a process. Raises OSError."""
-        return Incarnation(number, setup, recorder, printed)
+        """Let the spare take over, or start a process. Raises OSError."""
+        spare = self._spares.take(number, printed) if self._spares else None
+        return Incarnation(number, setup, recorder, printed, spare)
 
     def analyses(self, submit: Callable[[m.AnalysisReply], None], scheduling: Scheduling) -> Analyses:
         """Analyse in processes of their own, which build the task."""
@@ -157,8 +169,23 @@ class DaemonPolicy:
         """Refuse the start: a daemon that nobody can stop is of no use."""
         raise error
 
-    def opened(self, kernel: Kernel, end: End) -> None:
-        """Signals come by the host."""
+    def opened(self, kernel: Kernel, end: End) -> None:  # noqa: ARG002 - the policy's signature
+        """Keep a spare from now on. Signals come by the host."""
+        # Another program that trains knows nothing of spares.
+        if self._setup is not None and self._request.trainer_command is None:
+            wanted = self._run.resolved.settings.trainer.spare
+            self._spares = Spares(self._setup, wanted, lambda: kernel.durable, kernel.submit)
+            self._spares.begin()
+
+    @property
+    def spare_bytes(self) -> int | None:
+        """The memory of a spare that is ready."""
+        return self._spares.memory if self._spares else None
+
+    async def end_helpers(self) -> None:
+        """End the spare."""
+        if self._spares is not None:
+            await self._spares.close()
 
     def hear_reloads(self, read_again: Callable[[], None]) -> None:
         """Read the configuration again at SIGHUP."""

@@ -122,10 +122,12 @@ class RunPort:
         histograms: BudgetHistograms,
         served_by: Server = "daemon",
         pid: int = 0,
+        spare_bytes: Callable[[], int | None] = lambda: None,
     ) -> None:
-        """`page`: that of the living trainer. `histograms`: what was measured of the budgets since this was made.
+        """`page`: the living trainer's. `histograms`: what was measured of the budgets since this was made.
 
-        `pid`: of the process that stands for the run; 0: this one.
+        `pid`: the process that stands for the run; 0: this one. `spare_bytes` returns the memory of a spare that is
+        ready, in bytes.
         """
         self._run_dir = run_dir
         found = run_dir.stat()
@@ -137,6 +139,7 @@ class RunPort:
         self._histograms = histograms
         self._since = rfc3339(time.time_ns())
         self._served_by, self._pid = served_by, pid or os.getpid()
+        self._spare_bytes = spare_bytes
         self.last_use_ns = time.monotonic_ns()
 
     @property
@@ -190,6 +193,7 @@ class RunPort:
             segment=self._journal.statistics().segment_no,
             journal_failed=self._kernel.failure,
             write_age_s=(mono_ns - write_ns) / 1e9 if write_ns else 0.0,
+            spare_bytes=self._spare_bytes(),
         )
         return run_status(self._kernel.durable, str(self._run_dir), facts)
 

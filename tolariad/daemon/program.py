@@ -143,6 +143,14 @@ class ProgramPolicy:
             why = answer.why
             self._call(lambda: self._end(m.ExitDaemon(code=EXIT_IO, why=why)))
 
+    @property
+    def spare_bytes(self) -> int | None:
+        """A program trains in its own process."""
+        return None
+
+    async def end_helpers(self) -> None:
+        """There are none."""
+
     def hear_reloads(self, read_again: Callable[[], None]) -> None:
         """A library run does not reload its configuration."""
 

@@ -3,8 +3,8 @@
 Promises: this package imports no torch, nothing in it blocks the loop, and no process that it started outlives the run.
 """
 
-from tolariad.supervisor.incarnation import Timeouts, TrainerSetup
 from tolariad.supervisor.lock import FormerTrainer
+from tolariad.supervisor.started import Timeouts, TrainerSetup
 from tolariad.supervisor.supervisor import Supervisor
 
 __all__ = ["FormerTrainer", "Supervisor", "Timeouts", "TrainerSetup"]

@@ -21,9 +21,10 @@ from tolariad.boot import boot_id
 from tolariad.channel import Page, channel_pair
 from tolariad.core import messages as m
 from tolariad.supervisor.exit_of import exit_of
-from tolariad.supervisor.incarnation import Recorder, RunningTrainer, Timeouts
+from tolariad.supervisor.incarnation import Recorder, RunningTrainer
 from tolariad.supervisor.process import Evidence, Exit, death_reason
 from tolariad.supervisor.procfs import oom_kill_count
+from tolariad.supervisor.started import Timeouts
 
 _log: Final = logging.getLogger(__name__)
 # The end of the link comes before that of the process: other threads may run for a moment. After this time it lives on,

@@ -10,10 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from abc import abstractmethod
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -21,14 +19,15 @@ import msgspec
 
 from tolariad import loop_files, run_files
 from tolariad.boot import boot_id
-from tolariad.channel import DaemonEnd, Heartbeat, Page, channel_pair
+from tolariad.channel import DaemonEnd, Heartbeat, Page
 from tolariad.core import messages as m
 from tolariad.core.calc.text.tracebacks import mark_of
 from tolariad.signals import STACKS
-from tolariad.supervisor.hang import HangLimits, HangMonitor, Silence
-from tolariad.supervisor.output import OutputCapture, Sink
-from tolariad.supervisor.process import ChildProcess, Evidence, child_environment, death_reason
+from tolariad.supervisor.hang import HangMonitor, Silence
+from tolariad.supervisor.output import OutputCapture
+from tolariad.supervisor.process import Evidence, death_reason
 from tolariad.supervisor.procfs import catches, oom_kill_count, wait_channel
+from tolariad.supervisor.started import StartedTrainer, Timeouts, TrainerSetup
 
 _log: Final = logging.getLogger(__name__)
 
@@ -44,40 +43,6 @@ class Recorder(Protocol):
 
     def submit(self, given: m.Input) -> None:
         """Record an input; never waits."""
-
-
-class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
-    """Every wait of the supervisor, in one place so that tests can shorten them."""
-
-    hang: HangLimits = HangLimits()
-    poll_s: float = 0.25
-    stacks_s: float = 2.0
-    kill_s: float = 30.0
-    lock_poll_s: float = 0.02
-
-
-class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
-    """How trainers of this run are started. Incarnation, descriptors and parent pid are appended to `command`.
-
-    `ring`: the descriptor of the snapshot arena, which every trainer of this daemon inherits.
-    """
-
-    run_dir: Path
-    command: tuple[str, ...]
-    environment: Mapping[str, str]
-    sinks: tuple[Sink, ...] = ()
-    timeouts: Timeouts = Timeouts()
-    ring: int | None = None
-
-    def command_line(self, incarnation: int, channel: int, page: int, printed: str = "") -> tuple[str, ...]:
-        """Return the complete command line. `printed`: the mark of the traceback that an earlier trainer printed."""
-        added: dict[str, int | str] = {"--incarnation": incarnation, "--channel-fd": channel, "--page-fd": page}
-        added["--parent-pid"] = os.getpid()
-        if self.ring is not None:
-            added["--ring-fd"] = self.ring
-        if printed:
-            added["--printed"] = printed
-        return (*self.command, *(str(word) for pair in added.items() for word in pair))
 
 
 class RunningTrainer:
@@ -187,32 +152,27 @@ class RunningTrainer:
 class Incarnation(RunningTrainer):
     """A running trainer process."""
 
-    def __init__(self, number: int, setup: TrainerSetup, recorder: Recorder, printed: str = "") -> None:
-        """Start the process. Raises OSError if that fails, and releases everything it had opened."""
+    def __init__(
+        self,
+        number: int,
+        setup: TrainerSetup,
+        recorder: Recorder,
+        printed: str = "",
+        started: StartedTrainer | None = None,
+    ) -> None:
+        """Start the process, or take over one that waited. Raises OSError, and then releases all that it had opened."""
         super().__init__(number, setup.timeouts, recorder)
         self.printed = printed
         self._run_dir = setup.run_dir
         self._oom_before = oom_kill_count()
-        with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
-            end, theirs = channel_pair(number)
-            undo.callback(end.close)
-            handed_over.callback(theirs.close)
-            # A second mapping: the kernel's thread closes the first one together with the channel.
-            self._page = Page.attach(os.dup(end.page.descriptor))
-            undo.callback(self._page.close)
-            reader, writer = os.pipe()
-            undo.callback(os.close, reader)
-            handed_over.callback(os.close, writer)
-            command = setup.command_line(number, theirs.fileno(), end.page.descriptor, printed)
-            passed = (theirs.fileno(), end.page.descriptor, *(() if setup.ring is None else (setup.ring,)))
-            self._child = ChildProcess.spawn(command, child_environment(setup.environment), writer, passed)
-            undo.pop_all()
-        self._output = OutputCapture(reader, setup.sinks)
+        self._started = started = started or StartedTrainer(number, setup, printed)
+        self._page, self._child = started.page, started.child
+        self._output = OutputCapture(started.reader, setup.sinks)
         asyncio.get_running_loop().add_reader(self._child.pidfd, self._note_end)
         spawned = m.TrainerSpawned(
             incarnation=number, pid=self._child.pid, start_ticks=self._child.start_ticks, boot_id=boot_id()
         )
-        recorder.attach(end, spawned)
+        recorder.attach(started.end, spawned)
 
     @property
     def pid(self) -> int:
@@ -244,7 +204,7 @@ class Incarnation(RunningTrainer):
             raise ChildProcessError(f"the pidfd of process {self.pid} is readable, but the process still runs")
         output = self._output.finish()
         self.printed = mark_of(output) or self.printed
-        self._page.close()
+        self._started.close()
         oom_now = oom_kill_count()
         oom_kills = None if oom_now is None or self._oom_before is None else oom_now - self._oom_before
         evidence = Evidence(hung=self._hung, killed_by_us=bool(self._ended_ns), oom_kills=oom_kills, output=output)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import resource
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -117,6 +118,48 @@ def oom_kill_count() -> int | None:
         if count is not None:
             return count
     return None
+
+
+def resident_bytes(pid: int) -> int:
+    """Return the memory that a process holds, in bytes; 0 if it is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize()
+    except (OSError, IndexError, ValueError):
+        return 0
+
+
+def available_bytes() -> int | None:
+    """Return the memory that processes here can still get, of the machine and of each control group above; or None."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        groups = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    found = [int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")]
+    for group in groups:
+        _, controllers, path = group.split(":", 2)
+        if controllers == "":
+            found += _left(Path("/sys/fs/cgroup"), path, "memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            found += _left(Path("/sys/fs/cgroup/memory"), path, *names)
+    return min(found, default=None)
+
+
+def _left(root: Path, path: str, limit: str, usage: str, cache: str) -> Iterator[int]:
+    """Yield what each control group may still use, up to the root. Pages of files that nobody uses are free memory."""
+    own = root / path.strip("/")
+    for folder in (own, *own.parents):
+        try:
+            most = (folder / limit).read_text().strip()
+            used = int((folder / usage).read_text())
+            kept = [line.split() for line in (folder / "memory.stat").read_text().splitlines()]
+        except (OSError, ValueError):
+            most = "max"
+        if most.isdecimal():
+            yield max(0, int(most) - used + sum(int(count) for name, count in kept if name == cache))
+        if folder == root:
+            return
 
 
 def _counter(path: Path) -> int | None:

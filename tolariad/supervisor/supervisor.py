@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from tolariad import loop_files
 from tolariad.core import messages as m
-from tolariad.supervisor.incarnation import Incarnation, Recorder, RunningTrainer, TrainerSetup
+from tolariad.supervisor.incarnation import Incarnation, Recorder, RunningTrainer
 from tolariad.supervisor.lock import FormerTrainer, holder_pid, is_held
 from tolariad.supervisor.procfs import wait_channel
+from tolariad.supervisor.started import TrainerSetup
 
 _log: Final = logging.getLogger(__name__)
 

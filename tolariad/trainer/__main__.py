@@ -48,6 +48,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--page-fd", type=int)
     parser.add_argument("--ring-fd", type=int, help="descriptor of the memory for snapshots")
     parser.add_argument("--parent-pid", type=int)
+    parser.add_argument("--spare-fd", type=int, help="socket on which a spare waits until it is to train")
     parser.add_argument("--printed", default="", help="mark of the traceback that an earlier trainer printed")
     parser.add_argument(
         "--torch-threads", type=int, help="threads of an earlier start of this run; the configuration takes precedence"
@@ -107,6 +108,13 @@ def _serve(arguments: argparse.Namespace) -> int:
     lifelines.be_ordinary()
     signals.leave_to_the_daemon()
     lifelines.offer_as_victim(lifelines.TRAINER_SCORE)
+    printed: str | None = arguments.printed
+    if arguments.spare_fd is not None:
+        from tolariad.trainer.process.waiting import wait_to_train
+
+        printed = wait_to_train(arguments.spare_fd)
+    if printed is None:
+        return 0
     dump_stacks_on_request(arguments.run)
 
     from tolariad.channel import Activity, Page, TrainerEnd
@@ -122,10 +130,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     lifelines.guard_children((arguments.channel_fd, lock, arguments.page_fd, *ring))
     beat()
     end = TrainerEnd(socket.socket(fileno=arguments.channel_fd), page)
-    return _train(arguments, end)
+    return _train(arguments, end, printed)
 
 
-def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
+def _train(arguments: argparse.Namespace, end: TrainerEnd, printed: str) -> int:
     """Build and train. Report the reason of the end before the process ends."""
     from tolariad.trainer.process.lifecycle import End, built, see_through
 
@@ -135,7 +143,7 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd) -> int:
         return built(end, arguments.run, arguments.run_id, config=config, threads=threads, ring=arguments.ring_fd)
 
     ending = see_through(build, end)
-    text = shortened(ending.traceback, arguments.printed)
+    text = shortened(ending.traceback, printed)
     print(text, file=sys.stderr, end="")  # noqa: T201 - the daemon logs the output
     return {End.TOLD: 0, End.REFUSED: EXIT_CONFIG, End.RAISED: EXIT_EXCEPTION}[ending.end]
 

@@ -223,7 +223,7 @@ def test_two_batches_in_a_row_that_kill_are_both_passed_over():
 
     assert (cured.deaths, cured.cured, cured.deaths_total) == (0, 1, 3)
     assert [one.batches.last - at for one in find(world, m.QuarantineAdded)] == [1, 2]
-    assert [one.restart_s for one in deaths] == [1.0, 2.0, 4.0] * 2
+    assert [one.restart_s for one in deaths] == [0.0, 2.0, 4.0, 1.0, 2.0, 4.0]
     assert {one.step for one in deaths} == {5}
     assert world.state.run.phase is st.Phase.COMPLETED
     assert (world.state.trainer.deaths, world.state.trainer.cured) == (0, 0)

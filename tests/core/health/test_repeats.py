@@ -41,7 +41,7 @@ def test_the_second_time_ends_the_run_with_the_exceptions_own_words():
     (failed,) = find(world, m.RunFailed)
     assert failed.why == f"the training raised the same exception twice after step 6: {WORDS}"
     deaths, raised = find(world, m.TrainerDied), find(world, m.ExceptionRaised)
-    assert [one.restart_s for one in deaths] == [1.0, None]
+    assert [one.restart_s for one in deaths] == [0.0, None]
     assert [(one.kind, one.place, one.text) for one in raised] == [tuple(SAME.values())] * 2
 
 

@@ -143,6 +143,10 @@ def test_a_sentence_is_one_whatever_its_fields_hold(event):
             "Trainer 2 died after step 18: Bad. The next start of the program, or the next call of `train`, goes on.",
         ),
         (
+            m.TrainerDied(incarnation=1, reason=m.DeathReason.SIGNAL, step=18, signal="SIGKILL", restart_s=0.0),
+            "Trainer 1 died after step 18: SIGKILL ended it. The next one starts at once.",
+        ),
+        (
             m.TrainerDied(incarnation=1, reason=m.DeathReason.SIGNAL, step=18, signal="SIGSEGV"),
             "Trainer 1 died after step 18: SIGSEGV ended it.",
         ),

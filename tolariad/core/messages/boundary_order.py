@@ -39,7 +39,7 @@ else:
 class OrderGiven(Event, frozen=True, kw_only=True):
     """A boundary order was accepted. It ends in exactly one of OrderActed and OrderAborted, whose cause this event is.
 
-    `id`: of the command that it accepts, if the caller gave one. `why`: of an order that nobody gave.
+    `id`: the id of the accepted command, if the caller gave one. `why`: the reason of an order of the run itself.
     """
 
     NAMES: ClassVar[tuple[str, ...]] = tuple(name for kind in BOUNDARY_ORDERS for name in kind.ACCEPTS)

@@ -171,7 +171,7 @@ class SetEnd(TrainerEffect, frozen=True, kw_only=True):
 
 
 class HeldReport(Report, frozen=True, kw_only=True):
-    """The trainer waits at the boundary of `step`. `rerunning`: that step is being run again."""
+    """The trainer waits at the boundary of `step`. `rerunning`: whether that step is being run again."""
 
     step: Step
     rerunning: bool = False

@@ -104,8 +104,8 @@ class InstabilityDetected(Event, frozen=True, kw_only=True):
     `first_batch`: the first of the batches that the detector suspects; 0: none.
 
     `insured`: the autopilot answers it: a finite rise is watched before the run goes back. `began`: how many updates
-    before it the rise began. `unit`: of a loss that may have either sign; 0 for others. `loud`: what the detector knows
-    of loud batches.
+    before it the rise began. `unit`: the declared unit of a loss that may have either sign; 0 for others. `loud`: what
+    the detector knows of loud batches.
     """
 
     finding: Finding

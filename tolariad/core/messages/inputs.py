@@ -17,7 +17,7 @@ from tolariad.core.messages.base import Actor, Event
 from tolariad.core.messages.budget import BudgetHistogram
 from tolariad.core.messages.pruning import PruneAnalyzed
 from tolariad.core.messages.run import ConfigChanged
-from tolariad.core.messages.trainer import DeathReason, SchedulingRecorded, TrainerDied, TrainerEnded
+from tolariad.core.messages.trainer import DeathReason, SchedulingRecorded, SpareChanged, TrainerDied, TrainerEnded
 from tolariad.core.messages.vocabulary import AnyCommand, Report
 
 
@@ -29,7 +29,7 @@ class Now(msgspec.Struct, frozen=True):
 
 
 class StartMode(enum.Enum):
-    """How the daemon was started (interface section 6). `retry`: with `--retry` on a failed run."""
+    """How the daemon was started (interface section 6). `retry`: `--retry` was given, for a failed run."""
 
     EXPLICIT = "explicit"
     ACTIVATED = "activated"
@@ -165,6 +165,12 @@ class Scheduled(Input, frozen=True, kw_only=True):
     """Cores and scheduling class as the system granted them."""
 
     recorded: SchedulingRecorded
+
+
+class SpareNoted(Input, frozen=True, kw_only=True):
+    """What became of the spare."""
+
+    recorded: SpareChanged
 
 
 class BudgetsReported(Input, frozen=True, kw_only=True):

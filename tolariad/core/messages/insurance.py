@@ -51,7 +51,7 @@ class PinReleased(Event, frozen=True, kw_only=True):
 class ComparisonBegun(Event, frozen=True, kw_only=True):
     """The trainer is to compare the present state with `checkpoint` when it has trained up to this batch.
 
-    `role`: of the pin; WENT_ON: both branches of a trial are compared.
+    `role`: the pin's role; with WENT_ON both branches of a trial are compared.
     """
 
     checkpoint: str
@@ -64,9 +64,10 @@ class ComparisonBegun(Event, frozen=True, kw_only=True):
 class StatesCompared(Event, frozen=True, kw_only=True):
     """The present state and `checkpoint` were compared: mean losses of the same batches, without training.
 
-    `newest`: of the newest training batches. `held`: of the validation. `begin`: the loss of the untrained network.
-    `usual`: the usual loss when the pinned state was copied; 0: not known. `loud`: what the detector knew of loud
-    batches. `judgement`: what the losses of a rise say. `went_on`: in a trial, the branch that went on is no worse.
+    `newest`: the losses of the newest training batches. `held`: the validation's. `begin`: the loss of the untrained
+    network. `usual`: the usual loss when the pinned state was copied; 0: not known. `loud`: what the detector knew of
+    loud batches. `judgement`: what the losses of a rise say. `went_on`: in a trial, the branch that went on is no
+    worse.
     """
 
     checkpoint: str

@@ -117,14 +117,14 @@ class PruneAnalyzed(Event, frozen=True, kw_only=True):
     """An analysis is complete: it found units to mask, and judged them on a copy.
 
     `reasons`: why the decision is not GO, as sentences. `units`: only those that this cycle adds; after CONDITIONAL_GO
-    half of the budget. `plan`: which coordinates of the parameters go with them. `sha256`: of their masks by parameter
-    (MaskSet.sha256). `channels`: how many these units are. `total`: channels of the model before any pruning, removed
-    ones included. `pruned_parameters`: how many parameters go with these units, without those that are pruned already.
-    `total_parameters`: of the model before any pruning. Budgets count parameters. `accuracy` and `accuracy_masked`: on
-    the held-out slice. `loss` and `loss_masked`: the same of a task without accuracy. `spread`: of repeated
-    validations. `correlation`: rank correlation of the importance with the measured change of the loss. `stability`:
-    the same with the last ranking, over groups of unchanged width. `importance`: the file with the scores, relative to
-    the run's folder, and its size. None: not measured.
+    half of the budget. `plan`: the coordinates of the parameters that go with them. `sha256`: the hash of their masks
+    by parameter (MaskSet.sha256). `channels`: how many these units are. `total`: channels of the model before any
+    pruning, removed ones included. `pruned_parameters`: how many parameters go with these units, without those that are
+    pruned already. `total_parameters`: the model's before any pruning. Budgets count parameters. `accuracy` and
+    `accuracy_masked`: on the held-out slice. `loss` and `loss_masked`: the same of a task without accuracy. `spread`:
+    how far repeated validations lay apart. `correlation`: rank correlation of the importance with the measured change
+    of the loss. `stability`: the same with the last ranking, over groups of unchanged width. `importance`: the file
+    with the scores, relative to the run's folder, and its size. None: not measured.
     """
 
     cycle: Cycle

@@ -30,11 +30,12 @@ Removal = Annotated[str, unit("a JSON object, its keys sorted", 0, TEXT_CHARACTE
 class MaskUnits(BoundaryOrder, frozen=True, kw_only=True):
     """To the trainer: mask the units of a cycle, all or none, and watch the updates after it.
 
-    `units`: indices in the model as it is, without those masked before. `sha256`: of the masks of these units by
-    parameter; if the trainer's differ, it refuses. `plan`: as in Analysis. `checkpoint`: the one that was analysed.
-    `grace_steps` updates are not judged; the `window_steps` after them are. The others are for the record.
-    `channels`: how many the units are; `total`: of the model before any pruning. `pruned_parameters` and
-    `total_parameters`: the same in parameters, as the analysis counted them. `spread`: of repeated validations.
+    `units`: indices in the model as it is, without those masked before. `sha256`: the hash of these units' masks by
+    parameter; a trainer whose masks have another refuses. `plan`: as in Analysis. `checkpoint`: the one that was
+    analysed. `grace_steps` updates are not judged; the `window_steps` after them are. The others are for the record.
+    `channels`: how many the units are; `total`: how many the model had before any pruning. `pruned_parameters` and
+    `total_parameters`: the same in parameters, as the analysis counted them. `spread`: how far repeated validations lay
+    apart.
     """
 
     ACCEPTS: ClassVar[tuple[str, ...]] = ("PruneApply",)
@@ -65,11 +66,12 @@ class MaskUnits(BoundaryOrder, frozen=True, kw_only=True):
 class Masking(Outcome, frozen=True, kw_only=True):
     """Of MaskUnits.
 
-    `pinned`: the checkpoint before the masks, to which the run goes back if they prove harmful. `accuracy_before`: of
-    the last validation. `parameters`: how many parameters of the model these masks cover; `pruned_parameters`: those of
-    them that no older mask covers, as the trainer counted them. `accuracy_now`, `accuracy_masked`: on held-out data at
-    the boundary, without the masks and with them; None: not measured. `loss_before`: of the last validation, if the
-    task measures no accuracy. It is replaced by 1 - the relative rise of the loss until the window ends.
+    `pinned`: the checkpoint before the masks, to which the run goes back if they prove harmful. `accuracy_before`: the
+    last validation's accuracy. `parameters`: how many parameters of the model these masks cover; `pruned_parameters`:
+    those of them that no older mask covers, as the trainer counted them. `accuracy_now`, `accuracy_masked`: on held-out
+    data at the boundary, without the masks and with them; None: not measured. `loss_before`: the last validation's
+    loss, if the task measures no accuracy. 1 - the relative rise of the loss stands for the accuracy then, until the
+    window ends.
     """
 
     pinned: str = ""
@@ -125,8 +127,8 @@ class PruneWatched(Event, frozen=True, kw_only=True):
 class MaskSetPassed(Event, frozen=True, kw_only=True):
     """The masks of `cycle` stay: no limit was exceeded in their safety window. Failures are counted anew.
 
-    `accuracy_before` and `accuracy`: of the validations before and after the masks; None: there was none. With
-    `loss_before` the task measures no accuracy: these are then 1, and 1 - the relative rise of its loss.
+    `accuracy_before` and `accuracy`: what the validations before and after the masks measured; None: there was none.
+    With `loss_before` the task measures no accuracy: these are then 1, and 1 - the relative rise of its loss.
     """
 
     cycle: Cycle
@@ -195,10 +197,10 @@ class CompactModel(BoundaryOrder, frozen=True, kw_only=True):
 class Compaction(Outcome, frozen=True, kw_only=True):
     """Of CompactModel: update `applied_before_step` is the first one of the smaller model.
 
-    It is the entry `prune.compact` of the architecture ledger. Its arguments are `removal` of the order: with them the
-    same is removed from the model as the task builds it. `channels`: how many were removed. `bytes`: of parameters,
-    buffers and optimizer state. `step_s`: a forward and backward pass, measured on copies. `difference`: greatest
-    difference of the outputs.
+    It is the entry `prune.compact` of the architecture ledger. With its arguments, the order's `removal`, the same is
+    removed from the model as the task builds it. `channels`: how many were removed. `bytes`: the size of parameters,
+    buffers and optimizer state. `step_s`: the seconds of a forward and backward pass, measured on copies. `difference`:
+    the greatest difference of the outputs.
     """
 
     channels: Channels = 0

@@ -37,8 +37,8 @@ class LrSet(Command, frozen=True, kw_only=True):
 class SetRate(BoundaryOrder, frozen=True, kw_only=True):
     """To the trainer: make `value` the rate of `group`. `policy` replaces its curve, by `function` if that is a table.
 
-    `curve`: of an order that acts, the rate of the group's curve at that step; the rest of the curve scales by the two.
-    Otherwise the trainer computes it.
+    `curve`: the rate of the group's curve at the step at which the order acts; `value` over it scales the rest of the
+    curve. Otherwise the trainer computes it.
     """
 
     ACCEPTS: ClassVar[tuple[str, ...]] = ("LrSet",)
@@ -198,7 +198,7 @@ class OptimizerRebuildPrepared(Event, frozen=True, kw_only=True):
 
 
 class OptimizerRebuildCommitted(Event, frozen=True, kw_only=True):
-    """The rebuilt optimizer replaced the old one. `elapsed_ms`: since the rebuild began."""
+    """The rebuilt optimizer replaced the old one. `elapsed_ms`: how long the rebuild took."""
 
     optimizer: str
     counts: RebuildCounts

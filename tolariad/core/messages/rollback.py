@@ -30,8 +30,8 @@ class Tier(enum.Enum):
 class RollbackSpans(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How long the parts of a rollback took, in either tier.
 
-    `load`: reading and verifying the target. `coordination`: from there until all had agreed and that was durable. The
-    other parts make up COMMIT; `rest` is the position, random state, data, rates and the task's own.
+    `load`: reading and verifying the target. `coordination`: the time after it, until all had agreed and that was
+    durable. The other parts make up COMMIT; `rest` is the position, random state, data, rates and the task's own.
     """
 
     load: Seconds = 0.0

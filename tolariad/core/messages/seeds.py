@@ -57,11 +57,11 @@ class SeedCull(Command, frozen=True, kw_only=True):
 class MoveSeed(BoundaryOrder, frozen=True, kw_only=True):
     """To the trainer: move the seed in `slot` to `stage`.
 
-    `number`: which germination of the run the seed is, from 1. `blueprint` and `parameters` are given with GERMINATED,
-    `blend_steps` (updates over which alpha rises) with BLENDING. `example` and `dtype`: shape of the slot's input,
-    batch first, and its type. The trainer finds out both when the seed germinates. A re-run gets the recorded ones.
-    `learning`: in the new stage. `warmup_steps`: over which the rate of a seed that germinates rises; None: it follows
-    the host's curve. `before`: the stage that the seed has then.
+    `number`: the seed's number among the run's germinations, from 1. `blueprint` and `parameters` are given with
+    GERMINATED, `blend_steps` (updates over which alpha rises) with BLENDING. `example` and `dtype`: shape of the slot's
+    input, batch first, and its type. The trainer finds out both when the seed germinates. A re-run gets the recorded
+    ones. `learning`: whether the seed is updated in the new stage. `warmup_steps`: how many updates the rate of a seed
+    that germinates rises for; None: it follows the host's curve. `before`: the stage that the seed has then.
     """
 
     ACCEPTS: ClassVar[tuple[str, ...]] = (SeedGerminate.__name__, SeedAdvance.__name__, SeedCull.__name__)
@@ -89,8 +89,8 @@ class MoveSeed(BoundaryOrder, frozen=True, kw_only=True):
 class SeedMove(Outcome, frozen=True, kw_only=True):
     """Of MoveSeed. `parameters_added`: how many the model has more. `measure`: the measurements that the gate judged.
 
-    `epochs`: how many had ended. `validation_loss`: of the last validation, with BLENDING. `source`: with GERMINATED,
-    the BLAKE3 of the blueprint's file; "" of a built-in one.
+    `epochs`: how many had ended. `validation_loss`: the last validation's loss, given with BLENDING. `source`: the
+    BLAKE3 of the blueprint's file, given with GERMINATED; "" for a built-in one.
     """
 
     parameters_added: SeedParameters = 0

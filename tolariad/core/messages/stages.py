@@ -59,9 +59,9 @@ class StageReport(Report, frozen=True, kw_only=True):
 
 
 class StageAt(msgspec.Struct, frozen=True, array_like=True):
-    """A stage of the current line. `number`: of its boundary order. `before_step`: its first update.
+    """A stage of the current line. `number`: its boundary order's. `before_step`: its first update.
 
-    `epoch`: in which it began; 0: not known.
+    `epoch`: the epoch in which it began; 0: not known.
     """
 
     number: int

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import msgspec
 
 from tolariad.core.calc.learning_rate.group import Group
-from tolariad.core.calc.units import Hex, Seconds, Step
+from tolariad.core.calc.units import Bytes, Hex, Seconds, Step
 from tolariad.core.messages.base import DaemonEffect, Event, Report, TrainerEffect
 from tolariad.core.messages.rates import AuditDiffered, LrGroupsChanged, LrViolationDetected
 from tolariad.core.messages.run import ServiceLimits
@@ -64,9 +64,9 @@ class BlueprintSource(msgspec.Struct, frozen=True, kw_only=True):
 class Environment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The execution context: everything that may change a result. Equal environments must give equal bits.
 
-    `data`: of the training data, then of the validation data if there is any; empty in journals of older versions.
-    `optimizers`: kind and implementation (fused, foreach, capturable) of those that the task or the program made; the
-    configuration's are a part of `config_hash`.
+    `data`: what describes the training data, then the validation data if there is any; empty in journals of older
+    versions. `optimizers`: kind and implementation (fused, foreach, capturable) of those that the task or the program
+    made; the configuration's are a part of `config_hash`.
     """
 
     python: str
@@ -152,6 +152,28 @@ class SchedulingRecorded(Event, frozen=True, kw_only=True):
     why: str = ""
     refused: str = ""
     limits: ServiceLimits = ServiceLimits()
+
+
+class Spare(enum.Enum):
+    """What became of a spare: it waits, it took the place of a trainer, or it was given up."""
+
+    READY = "ready"
+    USED = "used"
+    GIVEN_UP = "given_up"
+
+
+class SpareChanged(Event, frozen=True, kw_only=True):
+    """A spare, which has imported torch and waits to become trainer `incarnation`, is ready, was used or was given up.
+
+    It never changes the state. `memory`: the memory that it holds.
+    """
+
+    skippable: bool = False  # type: ignore[misc]  # a field of this type alone
+    incarnation: int
+    pid: int
+    spare: Spare
+    memory: Bytes = 0
+    why: str = ""
 
 
 class TrainerHung(Event, frozen=True, kw_only=True):

@@ -71,8 +71,7 @@ def script_from_journal(
                 if checkpoint is None or not st.is_held_at(before, of_epoch, checkpoint.step, checkpoint.epoch):
                     changes.append(m.ScriptChange(event.number, event.name, event.arguments, before, of_epoch))
             case m.StepCompleted(step=step) if step == first_step + len(script_steps):
-                numbers = (event.loss, event.grad_norm, event.lr, event.rates)
-                script_steps.append(m.ScriptStep(step, *numbers, event.data))
+                script_steps.append(m.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates, event.data))
             case m.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
                 skips.append(event)
             case m.ValidationFinished(epoch=epoch, batch=0):

@@ -124,6 +124,11 @@ def scheduled(_: Reads, given: m.Scheduled, __: At[Reads]) -> Decision:
     return Decision((given.recorded,))
 
 
+def spare(_: Reads, given: m.SpareNoted, __: At[Reads]) -> Decision:
+    """Record what became of the spare."""
+    return Decision((given.recorded,))
+
+
 def inexact_data(state: Reads, report: m.InexactDataReport, _: At[Reads]) -> Decision:
     """Record that the data do not repeat themselves, once for each reason."""
     known = report.why in state.progress.inexact
@@ -185,7 +190,7 @@ def went_with_daemon(state: Reads, _: m.Opened, __: At[Reads]) -> Decision | Non
     return Decision((died,))
 
 
-def gone(state: Reads, given: m.TrainerGone, _: At[Reads]) -> Decision | None:
+def gone(state: Reads, given: m.TrainerGone, at: At[Reads]) -> Decision | None:
     """Record the end of a trainer: a death, or an end that the run's phase explains."""
     known, phase = state.trainer.incarnation, state.run.phase
     never_started = given.incarnation == known + 1
@@ -194,7 +199,7 @@ def gone(state: Reads, given: m.TrainerGone, _: At[Reads]) -> Decision | None:
     if phase in st.TRAINING:
         deaths = state.trainer.deaths + 1
         is_last = deaths >= state.run.policy.deaths_max or q.would_repeat(state) is not None
-        return _died(state, given, None if is_last else st.backoff_s(deaths))
+        return _died(state, given, None if is_last else st.backoff_s(state.trainer, at.now.mono))
     was_told = given.reason is m.DeathReason.KILLED or given.exit_code == 0
     if phase in (st.Phase.PAUSED, st.Phase.FROZEN, st.Phase.STOPPING) and not was_told:
         return _died(state, given, None)

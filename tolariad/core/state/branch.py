@@ -89,7 +89,7 @@ class Copies(msgspec.Struct, frozen=True):
     A trainer that runs steps again may copy its state at a place that the fold has already passed. Examples are the
     last batch of the newest epoch, and the best validation. `last_batch` and `best_end` hold the Branch at these two
     places, and `former_ends` those of former best validations that a rollback may bring back, oldest first.
-    `histories`: of the state that a trial left, by its name.
+    `histories`: the histories of the state that a trial left, by its name.
     """
 
     held: Annotated[dict[str, Branch], _LEFT] = {}

@@ -72,7 +72,7 @@ _OVER: Final = anew("the rollback and the emergency that led to it are over")
 class BudgetState(msgspec.Struct, frozen=True):
     """Slice of RunState. `limits`: those that the configuration changed.
 
-    `breakers`: those that are not in their initial state. `soft_factor`: that of conservative mode while it is on.
+    `breakers`: those that are not in their initial state. `soft_factor`: conservative mode's factor while it is on.
     """
 
     SURVIVES: ClassVar[str] = "configuration, the model's size, and how fast the machine is: of no branch"

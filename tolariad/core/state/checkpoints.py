@@ -31,12 +31,11 @@ class Checkpoints(msgspec.Struct, frozen=True):
     """Slice of RunState: the catalogue, oldest first.
 
     `clock_mono`: when the interval to the next one began. `best`: the id of the checkpoint that holds the end of the
-    best epoch, or empty. `script_seq`: the event at which the present trainer's script begins. `rerunning`: that script
-    is being run. `watched`: those not promoted yet, oldest first. `watch_from`: the step from which healthy steps are
-    counted. `given_up`: why the last one ordered was aborted; "" if it was not. `needed_failures`: how often the
-    run's first or last one was aborted while its trainer lived. `needs`: the bytes of the newest one
-    for which there was no space, until one is committed. `seconds`: how long the newest one took to write; 0 if none is
-    known.
+    best epoch, or empty. `script_seq`: the event at which the present trainer's script begins. `rerunning`: whether
+    that script is being run. `watched`: those not promoted yet, oldest first. `watch_from`: healthy steps are counted
+    from this step. `given_up`: why the last one ordered was aborted; "" if it was not. `needed_failures`: how often
+    the run's first or last one was aborted while its trainer lived. `needs`: the bytes of the newest one for which
+    there was no space, until one is committed. `seconds`: how long the newest one took to write; 0 if none is known.
     """
 
     ordered: Annotated[int, COUNTER] = 0

@@ -32,7 +32,7 @@ JUDGED: Final = frozenset({m.SkipReason.SPIKE, m.SkipReason.NON_FINITE})
 
 
 class Pin(msgspec.Struct, frozen=True):
-    """A checkpoint that is kept as a way back. `is_held_on_to`: until an operator or the end of the run decides."""
+    """A checkpoint that is kept as a way back. `is_held_on_to`: an operator or the end of the run decides about it."""
 
     checkpoint: str
     step: int

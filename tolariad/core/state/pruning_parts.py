@@ -64,7 +64,7 @@ class Found(Copying, frozen=True):
 
 
 class MaskedSet(Copying, frozen=True):
-    """The masks of one cycle that are in force. `number`: of the boundary order.
+    """The masks of one cycle that are in force. `number`: the boundary order's.
 
     `parameters`: how many parameters they cover; `pruned_parameters`: those of them that no older mask covers.
     """
@@ -101,7 +101,8 @@ class Window(Copying, frozen=True):
     """The safety window of a cycle's masks, which update `since_step` was the first to have.
 
     `until_step`: the last update that the trainer judges. `is_watched`: it did so, and no limit was exceeded.
-    `accuracy`: of the newest validation that counts. `loss_before`: of a task without accuracy (`accuracy_of`).
+    `accuracy`: what the newest validation that counts measured. `loss_before`: the loss before the masks in a task
+    without accuracy (`accuracy_of`).
     """
 
     cycle: int

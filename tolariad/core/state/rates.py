@@ -51,7 +51,7 @@ _IN_THE_CHECKPOINT: Final = set_back("in the checkpoint: the trainer that stands
 
 
 class Rates(BranchRates, frozen=True, omit_defaults=False):
-    """Slice of RunState. `changes`: by group.
+    """Slice of RunState. `changes`: the newest of each group.
 
     `stale`: after a rollback the groups are still those from after its target, until the trainer at the target reports
     its rates. `unjudged`: the newest epoch had no metric for its plateaus, and that was recorded.

@@ -121,7 +121,7 @@ _ADDED: Final = set_back("the rollback itself is added; earlier entries stay")
 class Said(msgspec.Struct, frozen=True):
     """Slice of RunState: the latest, oldest first. Numbers are missing if skipped batches left.
 
-    `starts`: of the daemon. `troubles`: by the name of the event's type, since the run's beginning.
+    `starts`: how often the daemon was started. `troubles`: those of each event type since the run began.
     """
 
     total: Annotated[int, _ADDED] = 0

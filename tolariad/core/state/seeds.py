@@ -34,10 +34,11 @@ _FULL: Final = (Stage.SHADOWING, Stage.PROBATIONARY, Stage.FOSSILIZED)
 class Seed(msgspec.Struct, frozen=True, omit_defaults=True):
     """The seed of one slot, or what is left of it until the slot can germinate again.
 
-    `germination`: which one of the run it is, from 1. `since_step`: the first update in this stage; `since_epochs`: how
-    many epochs had ended then. `born_step` and `born_epochs`: the same of the germination. `loss_before`: the loss of
-    the validation before the blending began. `by` and `reason`: of the move to this stage. `source`: the hash of the
-    blueprint's file at the germination. `learning`: whether the seed is updated in this stage.
+    `germination`: its number among the run's germinations, from 1. `since_step`: the first update in this stage;
+    `since_epochs`: how many epochs had ended then. `born_step` and `born_epochs`: the same of the germination.
+    `loss_before`: the loss of the validation before the blending began. `by` and `reason`: who ordered the move to this
+    stage, and why. `source`: the hash of the blueprint's file at the germination. `learning`: whether the seed is
+    updated in this stage.
     """
 
     slot: str
@@ -84,8 +85,8 @@ _TAKEN_BACK: Final = set_back("a move that the target does not contain is taken 
 class Seeds(msgspec.Struct, frozen=True):
     """Slice of RunState. `slots`: those of the model, in the order of its modules. `blueprints`: the known names.
 
-    `seeds`: by slot, without the slots in DORMANT. `moves`: all of the current line, oldest first: the checkpoint of
-    step 0 is kept, so a rollback may take back any. The ledger's bound on germinations bounds them. `measures`: the
+    `seeds`: the seed of each slot that is not DORMANT. `moves`: all of the current line, oldest first: the checkpoint
+    of step 0 is kept, so a rollback may take back any. The ledger's bound on germinations bounds them. `measures`: the
     newest measurements, by slot. `germinations`: how many were ever ordered.
     """
 

@@ -178,7 +178,7 @@ def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
         *(e.branch & _WORD, e.step & _WORD, e.epoch & _WORD, e.batch & _WORD, e.rates & _WORD),
         *(_one_nan(e.loss), _one_nan(e.grad_norm), _one_nan(e.lr)),
     )
-    speed = s.speed
+    speed, metrics = s.speed, e.metrics
     if e.step - speed.mid_step >= _SPEED_WINDOW_STEPS:
         speed = Speed(speed.mid_step, speed.mid_mono, e.step, e.mono)
     return replace(
@@ -195,14 +195,9 @@ def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
         epoch_loss_sum=_one_nan(s.epoch_loss_sum + e.loss),
         speed=speed,
         digest=_digest(s.digest, b"step", packed),
-        measured=(s.measured or Measured()).with_step(e.metrics) if e.metrics else _not_measured(s.measured),
-        tokens=s.tokens if s.tokens_at < 0 else storable(s.tokens + _count_at(s.tokens_at, e.metrics)),
+        measured=(s.measured or Measured()).with_step(metrics) if metrics else _not_measured(s.measured),
+        tokens=storable(s.tokens + token_count(metrics[at])) if 0 <= (at := s.tokens_at) < len(metrics) else s.tokens,
     )
-
-
-def _count_at(place: int, metrics: tuple[float, ...]) -> int:
-    """Return the count at this place of a step's metrics; 0 if the step has none."""
-    return token_count(metrics[place]) if place < len(metrics) else 0
 
 
 def _not_measured(measured: Measured | None) -> Measured | None:

@@ -23,8 +23,8 @@ class Code(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Steps from `since` on were made by them, or have the bits that they give.
 
-    `task_hash`: of the task's file. `changed`: the files that were others before. `accepted`: steps from before may
-    differ.
+    `task_hash`: the hash of the task's file. `changed`: the files that were others before. `accepted`: whether steps
+    from before may differ.
     """
 
     files: tuple[m.CodeFile, ...] = ()

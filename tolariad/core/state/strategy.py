@@ -49,14 +49,14 @@ TIMES_BACK_MAX: Final = 2
 
 
 class Strategy(BranchStrategy, frozen=True):
-    """Slice of RunState. `commands`: of the newest answer. `kept`: the strategy's state.
+    """Slice of RunState. `commands`: the newest answer's. `kept`: the strategy's state.
 
     `owed`: the epoch whose question the end of a trainer closed, or 0. `voted_…`: rollback and target of the newest
     vote. `rollbacks`: how many the strategy ordered. `back_from`: the farthest step from which it went back;
     `times_back`: how often it did since the run first came there. `asked_total`, `unanswered`: questions, and those
     without an answer that nothing overtook. `fallback`: why the newest question has no answer, "" if it has one.
-    `answered_epoch`: the newest epoch with an answer. `skipped`, `findings`: of the epoch so far. `ended_…`: of the
-    newest epoch that has ended, for the packet. `device`: the trainer's, as torch names it.
+    `answered_epoch`: the newest epoch with an answer. `skipped`, `findings`: how many the epoch has so far. `ended_…`:
+    of the newest epoch that has ended, for the packet. `device`: the trainer's, as torch names it.
     """
 
     asked: Annotated[Asked | None, _LEFT] = None

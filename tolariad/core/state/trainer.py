@@ -18,6 +18,8 @@ from tolariad.core.calc.copying import Copying
 from tolariad.core.state.fold import ApplyTable, setting
 
 BACKOFF_S_MAX: Final = 60.0
+# A death so soon after another one is no chance event, even if a step lies between them.
+SOON_S: Final = 10.0
 
 
 class KnownException(msgspec.Struct, frozen=True):
@@ -40,7 +42,8 @@ class Trainer(Copying, frozen=True):
 
     `cured`: how many batches entered quarantine for its deaths since the last new step. `repeats`: how often the last
     exception was raised again, by this trainer or by those before it. `accepts_data`: the next trainer may have other
-    data than the run had, `accepts_code`: its code may give other bits.
+    data than the run had, `accepts_code`: its code may give other bits. `died_mono`: when this daemon last recorded a
+    death, in monotonic ns; 0: never.
     """
 
     SURVIVES: ClassVar[str] = "the trainer's process and its deaths: a rollback changes neither"
@@ -58,6 +61,7 @@ class Trainer(Copying, frozen=True):
     hung: bool = False
     raised: m.Cause | None = None
     last_death: str = ""
+    died_mono: int = 0
     cured: int = 0
     exception: KnownException | None = None
     repeats: int = 0
@@ -94,6 +98,7 @@ def _started(s: Trainer, e: m.TrainerStarted, _: m.Cause) -> Trainer:
         deaths=s.deaths,
         deaths_total=s.deaths_total,
         last_death=s.last_death,
+        died_mono=s.died_mono,
         cured=s.cured,
         exception=s.exception,
         repeats=s.repeats,
@@ -103,7 +108,7 @@ def _started(s: Trainer, e: m.TrainerStarted, _: m.Cause) -> Trainer:
 
 
 def _opened(s: Trainer, e: m.DaemonStarted, _: m.Cause) -> Trainer:
-    return replace(s, accepts_data=e.accept_data, accepts_code=e.accept_code)
+    return replace(s, accepts_data=e.accept_data, accepts_code=e.accept_code, died_mono=0)
 
 
 def _raised(s: Trainer, e: m.ExceptionRaised, at: m.Cause) -> Trainer:
@@ -125,6 +130,7 @@ def _died(s: Trainer, e: m.TrainerDied, _: m.Cause) -> Trainer:
         deaths=s.deaths + counts,
         deaths_total=s.deaths_total + counts,
         last_death=(e.signal or e.reason.value) if counts else s.last_death,
+        died_mono=e.mono if counts else s.died_mono,
     )
 
 
@@ -158,9 +164,15 @@ APPLY: Final[ApplyTable] = {
 }
 
 
-def backoff_s(deaths: int) -> float:
-    """Return the delay before the next start after the `deaths`-th death in a row: 1, 2, 4 … 60 seconds."""
-    return min(BACKOFF_S_MAX, 2.0 ** max(0, deaths - 1))
+def backoff_s(s: Trainer, mono: int) -> float:
+    """Return the delay before the next start if the trainer dies now, at monotonic time `mono`: seconds.
+
+    The first death says nothing about the next trainer, unless there was another one a moment ago: 0, or 1 second. Each
+    further death without a new step doubles it: 2, 4 … 60 seconds.
+    """
+    if s.deaths == 0 and not (s.died_mono and mono - s.died_mono < SOON_S * 1e9):
+        return 0.0
+    return min(BACKOFF_S_MAX, 2.0**s.deaths)
 
 
 def environment_hash(environment: m.Environment) -> str:

@@ -84,7 +84,7 @@ class Stepper:
         self.count_tokens(order.tokens_left, order.durable_step)
 
     def count_tokens(self, left: int | None, after: int) -> None:
-        """Count the tokens of the steps after step `after`. `left`: the number that ends training; None: do not count."""
+        """Count the tokens of steps after `after`. `left`: the number that ends training; None: do not count them."""
         self._tokens_left, self._counted = left, after
 
     @property

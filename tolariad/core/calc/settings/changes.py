@@ -51,6 +51,7 @@ FREE: Final = (
     "digest",
     "notify",
     "signals",
+    "trainer",
     # A re-run validates where the journal has a validation.
     "validate",
     # A stage that has begun is in the journal.

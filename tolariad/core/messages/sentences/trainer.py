@@ -34,8 +34,20 @@ def _scheduled(e: m.SchedulingRecorded) -> str:
     return f"{own}{because(e.why) if not e.daemon_cores else '.'}{refused}"
 
 
+def _spare(e: m.SpareChanged) -> str:
+    if e.spare is m.Spare.READY:
+        return f"A spare (pid {e.pid}) waits to become trainer {e.incarnation}. It holds {e.memory >> 20} MiB."
+    if e.spare is m.Spare.USED:
+        return f"The spare (pid {e.pid}) became trainer {e.incarnation}."
+    return f"The spare (pid {e.pid}) was given up{because(e.why)}"
+
+
 def _raised(e: m.ExceptionRaised) -> str:
     return f"An exception ended the training loop after step {e.step}{because(last_line(e.traceback))}"
+
+
+def _next(restart_s: float) -> str:
+    return f" The next one starts in {restart_s:.3g} s." if restart_s else " The next one starts at once."
 
 
 def _died(e: m.TrainerDied) -> str:
@@ -48,7 +60,7 @@ def _died(e: m.TrainerDied) -> str:
         m.DeathReason.KILLED: "the daemon ended it",
         m.DeathReason.WITH_DAEMON: "it ended with its daemon",
     }
-    again = "" if e.restart_s is None else f" The next one starts in {e.restart_s:.3g} s."
+    again = "" if e.restart_s is None else _next(e.restart_s)
     if again and e.in_program:
         again = " The next start of the program, or the next call of `train`, goes on."
     return f"Trainer {e.incarnation} died after step {e.step}{because(how[e.reason])}{again}"
@@ -68,6 +80,7 @@ SENTENCES: Final[Sentences] = {
     m.TrainerStarted: "Trainer {e.incarnation} was started as pid {e.pid}.",
     m.ExecutionContextRecorded: _built,
     m.SchedulingRecorded: _scheduled,
+    m.SpareChanged: _spare,
     m.TrainerHung: "Trainer {e.incarnation} was silent for {e.silent_s:.3g} s, over its limit of {e.limit_s:.3g} s.",
     m.ExceptionRaised: _raised,
     m.TrainerDied: _died,

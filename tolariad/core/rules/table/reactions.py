@@ -39,6 +39,7 @@ from tolariad.core.rules.table.orders import ACTS, ORDERS
 from tolariad.core.rules.table.reactions_health import EMERGENCY, HEALTH
 from tolariad.core.rules.table.reactions_insurance import AUTOPILOT, GOES_ON
 from tolariad.core.rules.table.reactions_pruning import PRUNING
+from tolariad.core.rules.table.reactions_rollback import ROLLBACK
 from tolariad.core.rules.table.reactions_strategy import STRATEGY
 from tolariad.core.state.run_state import RunState, apply
 
@@ -116,6 +117,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(m.SnapshotDiffers, snapshots.differs, makes=(m.SnapshotRejected,)),
     on(m.RollbackOverdue, emergency.overdue, makes=(m.RunFrozen,)),
     on(m.Scheduled, trainer.scheduled, makes=(m.SchedulingRecorded,)),
+    on(m.SpareNoted, trainer.spare, makes=(m.SpareChanged,)),
     on(m.DiskMeasured, run.disk_measured, makes=(m.DiskLow, m.DiskRecovered)),
     on(m.BudgetsReported, budget.reported, makes=(m.BudgetsMeasured,)),
     # -- reports -------------------------------------------------------------------------------------------------------
@@ -386,30 +388,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         makes=(m.OrderGiven, m.PinReleased),
     ),
     on(m.OrderAborted, pruning.open_breaker, makes=(m.PruneBreakerOpened,)),
-    # -- rollbacks -----------------------------------------------------------------------------------------------------
-    on(m.RollbackRequested, rollback.begin_ordered, makes=(m.RollbackBegun, m.RollbackAborted)),
-    on(
-        m.RollbackBegun,
-        strategy.overtaken,
-        pruning.cancel,
-        insurance.abort_comparison,
-        checkpoints.beyond_target,
-        rollback.prepare,
-        strategy.ask_vote,
-        rollback.without_trainer,
-        boundary.go_on_closed,
-        makes=(m.StrategyTimedOut, m.PruneCycleCancelled, m.ComparisonAborted, m.RolledBack, m.RunPaused),
-    ),
-    on(m.RollbackEscalated, checkpoints.beyond_target, rollback.prepare, strategy.ask_vote),
-    on(m.RollbackHeard, budget.exceeded, makes=(m.BudgetExceeded,)),
-    on(m.RollbackPrepared, budget.exceeded, makes=(m.BudgetExceeded,)),
-    on(
-        m.RolledBack,
-        *(strategy.overtaken, budget.exceeded, seeds.follow),
-        *(pruning.leave, pruning_window.release_left, pruning_window.compact_due, insurance.after_rollback),
-        makes=(m.StrategyTimedOut, m.BudgetExceeded, m.OrderGiven, m.OrderAborted, m.ComparisonBegun, m.PinReleased),
-    ),
-    *(*HEALTH, *AUTOPILOT, *STRATEGY, *PRUNING),
+    *(*ROLLBACK, *HEALTH, *AUTOPILOT, *STRATEGY, *PRUNING),
 )
 
 ENGINE: Final = Engine(TABLE, apply)

@@ -1,0 +1,22 @@
+"""The settings of the processes that train."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from msgspec import Meta, Struct
+
+
+class TrainerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The processes that train, one after the other. A word in place of the section is `kind`."""
+
+    SCALAR: ClassVar[str] = "kind"
+
+    kind: Annotated[
+        Literal["process", "thread"],
+        Meta(description="the training loop has a process of its own; `thread`, of earlier versions, means the same"),
+    ] = "process"
+    spare: Annotated[
+        Literal["auto", "on", "off"] | bool,
+        Meta(description="keep a process that takes the place of a trainer that died; auto: while memory is free"),
+    ] = "auto"
