@@ -39,7 +39,6 @@ from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.parts.part import Trained
-from tolariad.trainer.process.code import code_of
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import measured
 from tolariad.trainer.step.fetch import EpochBegins, Fetch
@@ -48,7 +47,6 @@ from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import try_evaluate
 from tolariad.trainer.tasks.callbacks import Callbacks
 from tolariad.trainer.tasks.context import HookContext
-from tolariad.trainer.tasks.given import program_of
 from tolariad.trainer.torch_private import compiler
 from tolariad.trainer.validations import Validations
 
@@ -187,7 +185,7 @@ class Trainer:
                 slots=tuple(m.SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
                 blueprints=setup.garden.blueprints,
                 sources=setup.garden.sources,
-                code=code_of(program_of(setup.task)),
+                code=setup.code.at_start(setup.task),
             )
         )
         reporter = self._reporter
@@ -225,6 +223,7 @@ class Trainer:
         self._saver.abort(position.step, f"rollback {target.rollback}")
         self._snapshots.abort(position.step, f"rollback {target.rollback}")
         self.stepper.stand_at(position)
+        self.stepper.count_tokens(target.tokens_left, position.step)
         self.stepper.follow(None)
         self.stages.go_back()
         self._begin_architecture()
@@ -338,7 +337,8 @@ class Trainer:
     def _is_over(self) -> bool:
         """Return whether no further update is to be made, although epochs may be left."""
         last = self._order.last_step
-        return self._boundary.told_to_end or (last is not None and self.step >= last and not self._progress.rerunning)
+        is_last = self.stepper.has_all_tokens or (last is not None and self.step >= last)
+        return self._boundary.told_to_end or (is_last and not self._progress.rerunning)
 
     def _stop(self) -> None:
         """Obey orders: first repeat those of the re-run that acted at this boundary, then the pending ones."""

@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
+from msgspec.structs import asdict
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
@@ -170,9 +171,8 @@ class SnapshotHandler:
             self._tell_size(position)
             return
         # Reported before training goes on (`finished`).
-        self._reports.append(
-            m.StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
-        )
+        code = self._setup.code.late(self._setup.task)
+        self._reports.append(m.StateCopiedReport(id=order.id, **asdict(position), code=code))
         reached("snapshot")
         self._job = job = _Job(order, copied, self._setup.acted, begun, _counts(self._setup))
         arguments = (job, slots, parent)

@@ -71,6 +71,9 @@ class Stepper:
         self._unsettled: PendingStep | None = None
         # The digest of the batches of the step in progress.
         self._data = 0
+        # Training ends after so many more tokens, of which the steps up to `_counted` have none; None: it does not.
+        self._tokens_left: int | None = None
+        self._counted = 0
         # Batches to skip.
         self._quarantined: tuple[m.Batches, ...] = ()
         link.inbox.register(m.SetQuarantine, self._set_quarantine)
@@ -80,6 +83,16 @@ class Stepper:
         """Take over what the run has already: batches in quarantine, names of metrics."""
         self._quarantined = order.quarantined
         self._metrics.begin(order.metrics)
+        self.count_tokens(order.tokens_left, order.durable_step)
+
+    def count_tokens(self, left: int | None, after: int) -> None:
+        """Count the tokens of steps after `after`. `left`: the number that ends training; None: do not count them."""
+        self._tokens_left, self._counted = left, after
+
+    @property
+    def has_all_tokens(self) -> bool:
+        """Return whether training ends here because of its tokens. The recorder finds the same in the journal."""
+        return self._tokens_left is not None and self._tokens_left <= 0
 
     def _set_quarantine(self, order: m.SetQuarantine) -> None:
         """Skip these batches, from the next one on."""
@@ -192,6 +205,8 @@ class Stepper:
         else:
             self._clear()
         metrics = self._metrics
+        if self._tokens_left is not None and step > self._counted:
+            self._tokens_left -= metrics.tokens()
         if measured is None:
             given = None if metrics.is_empty else metrics.taken()
             self._unsettled = PendingStep(found, self.position, used, given, self._data)
@@ -329,6 +344,9 @@ class Stepper:
         if finished is not None:
             self._progress.end_rerun()
             self._stopwatch.begin()
+            setup = self._setup
+            if finished.first_difference is not None:
+                finished = replace(finished, code=setup.code.late(setup.task))
             # Gated: the kernel decides whether training may continue from here.
             self._gate.report(finished)
             self._report_window()

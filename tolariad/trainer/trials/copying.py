@@ -18,6 +18,7 @@ from tolariad.trainer.checkpoints.restore import load, restore_weights
 
 if TYPE_CHECKING:
     from tolariad.trainer.setup import Setup
+    from tolariad.trainer.tasks.task import FoundTask
     from tolariad.trainer.trials.words import Trial
 
 
@@ -28,16 +29,19 @@ class Copy(NamedTuple):
     has_average: bool
 
 
-def built_copy(trial: Trial) -> Copy:
-    """Build the copy. Raises SetupRefused, CheckpointUnusable, CheckpointUnfit, or what the task raises."""
+def built_copy(trial: Trial, given: FoundTask | None = None) -> Copy:
+    """Build the copy. Raises SetupRefused, CheckpointUnusable, CheckpointUnfit, or what the task raises.
+
+    `given`: the task, if it is not the one that the configuration names.
+    """
     settings = read_resolved(trial.config.encode())
     # The seed of a run is drawn only when the run begins.
     config = resolved_json(replace(settings, rng_seed=settings.rng_seed or 0))
     if trial.weights is None:
-        return Copy(build(config), has_average=False)
+        return Copy(build(config, given=given), has_average=False)
     folder, manifest = Path(trial.weights.folder), trial.weights.manifest
     # The number of threads changes the bits of sums: the same as in the run.
-    setup = build(config, read_manifest(folder, manifest).torch_threads or None)
+    setup = build(config, read_manifest(folder, manifest).torch_threads or None, given)
     loaded = load(folder, manifest)
     restore_weights(setup, loaded)
     return Copy(setup, has_average=setup.average is not None and loaded.average is not None)
