@@ -24,10 +24,10 @@ from tolariad.supervisor.procfs import is_running
 WAITS = PRELUDE.replace('"--printed"', '"--printed", "--spare", "--spare-fd"').replace(
     "from tolariad.channel",
     """
+from tolariad import lifelines
+lifelines.die_with_parent(int(args.parent_pid))
 if args.spare_fd:
-    from tolariad import lifelines
     from tolariad.trainer.process import waiting
-    lifelines.die_with_parent(int(args.parent_pid))
     turn = waiting.wait_to_train(int(args.spare_fd), lambda: None)
     if turn is None:
         sys.exit(0)
