@@ -1,5 +1,8 @@
 """The price of a recorded step: each loop in processes of its own, one after the other.
 
+On a busy machine these differ by more than the price. There the rows "step by step" tell more: a bare step of the same
+size follows each recorded one, in the same thread.
+
 APART_PROCESSES (6) is the number of processes of each kind, APART_STEPS (2800) that of the steps in each. With 2 and
 1400 it takes less than a minute on an idle machine. Nothing is judged here.
 """
@@ -28,18 +31,24 @@ KINDS = (
     ("recorded", "batch"),
     ("daemon", "step"),
     ("daemon", "batch"),
-    ("both", "step"),
+    ("recorded+", "step"),
+    ("daemon+", "step"),
 )
 PERCENTS = (5, 25, 50)
-WORDS = {"recorded": "a program", "daemon": "tolariad run", "both": "a program, over a bare loop in turn"}
+WORDS = {
+    "recorded": "a program",
+    "daemon": "tolariad run",
+    "recorded+": "a program, step by step",
+    "daemon+": "tolariad run, step by step",
+}
 
 
 def measured(loops: str, sync: str, folder: Path, seed: int) -> dict[str, dict[str, list[float]]]:
-    """Sorted microseconds of each step by loop and clock, in a new process."""
+    """Microseconds of each step by loop and clock, in a new process."""
     command = [sys.executable, "-m", "tests.bench.price_apart", loops, sync, str(folder), str(STEPS), str(seed)]
     ended = subprocess.run(command, check=True, capture_output=True, timeout=300)
-    found = json.loads(ended.stdout)
-    return {loop: {clock: sorted(steps) for clock, steps in clocks.items()} for loop, clocks in found.items()}
+    found: dict[str, dict[str, list[float]]] = json.loads(ended.stdout)
+    return found
 
 
 @pytest.mark.bench
@@ -64,13 +73,18 @@ def test_the_price_of_a_recorded_step_is_printed(load, tmp_path, seed):
         for (loops, sync), processes in found.items():
             if loops == "bare":
                 continue
-            over = []
+            over, pairs = [], []
             for percent in PERCENTS:
                 alone = statistics.median(at(steps, percent) for steps in bare)
                 below = [at(one["bare"][clock], percent) if "bare" in one else alone for one in processes]
                 steps = [at(one["recorded"][clock], percent) for one in processes]
                 over.append([mine - other for mine, other in zip(steps, below, strict=True)])
             show(f"sync: {sync}, {WORDS[loops]}", over, "+8.0f")
+            for one in (one for one in processes if "bare" in one):
+                both = zip(one["recorded"][clock], one["bare"][clock], strict=True)
+                pairs.append(statistics.median(mine - other for mine, other in both))
+            if pairs:
+                show("the median of the pairs", [pairs], "+8.0f")
     assert len(found["bare", ""]) == PROCESSES
 
 
@@ -82,4 +96,4 @@ def show(what: str, by_percent: list[list[float]], form: str) -> None:
 
 def at(steps: list[float], percent: int) -> float:
     """The step of which so many per cent are below."""
-    return steps[len(steps) * percent // 100]
+    return sorted(steps)[len(steps) * percent // 100]
