@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad.core import messages as m
 from tolariad.core.calc.settings.model import Settings
-from tolariad.daemon.late import Late
+from tolariad.daemon.lazy import Lazy
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.loop_files import in_thread
 from tolariad.supervisor.output import Sink
@@ -46,7 +46,7 @@ class Analysing:
         """
         self._settings, self._run_dir, self._sinks = settings, run_dir, sinks
         self._submit, self._core, self._cores, self._ask = submit, core, cores, ask
-        self._analyst = Late(self._begin, "The analysis")
+        self._analyst = Lazy(self._begin, "The analysis")
         self._of_program: AnalystOfProgram | None = None
 
     def obey(self, effect: m.AnalyzeCheckpoint | m.CancelAnalysis) -> None:

@@ -24,9 +24,9 @@ from tolariad.daemon.policy import Analyses, End
 from tolariad.daemon.said import Saying
 from tolariad.supervisor import FormerTrainer, Timeouts, TrainerSetup
 from tolariad.supervisor.attached import AttachedIncarnation, Program
+from tolariad.supervisor.cpu_affinity import Scheduling, cores_of_the_machine
 from tolariad.supervisor.incarnation import Recorder, RunningTrainer
 from tolariad.supervisor.output import Sink
-from tolariad.supervisor.scheduling import Scheduling, cores_of_the_machine
 
 if TYPE_CHECKING:
     from tolariad.kernel import Kernel, Published

@@ -32,8 +32,8 @@ from tolariad.core.state.run_state import RunState, read_capture
 from tolariad.daemon.children import kept_from_children
 from tolariad.library.analyses import Analyses
 from tolariad.library.failed import RunFailed
+from tolariad.library.notices import Saying
 from tolariad.library.recorder import Recorder
-from tolariad.library.saying import Saying
 from tolariad.refusal import StartRefused
 from tolariad.storage import CheckpointUnusable, copy_checkpoint
 from tolariad.trainer.build import build

@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.trial:
             if sys.platform == "linux":
                 lifelines.die_with_parent(os.getppid())
-            from tolariad.trainer.trials.answering import answer
+            from tolariad.trainer.probes.answering import answer
 
             return answer()
         return _analyse(arguments) if arguments.analyse else _serve(arguments)

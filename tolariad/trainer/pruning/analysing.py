@@ -32,6 +32,8 @@ from tolariad.trainer.checkpoints.optimizers import restore_optimizer
 from tolariad.trainer.checkpoints.restore import load
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.samples import samples_of
+from tolariad.trainer.probes.copying import built_copy
+from tolariad.trainer.probes.messages import Trial, Weights
 from tolariad.trainer.pruning.activity import activation_scores, activities, uniqueness_scores
 from tolariad.trainer.pruning.counting import counted_groups
 from tolariad.trainer.pruning.evidence import example_inputs, groups_of, loss_of, protected, training_data
@@ -40,8 +42,6 @@ from tolariad.trainer.pruning.importance import Scores, magnitude, measured_chan
 from tolariad.trainer.pruning.plan import plan_of
 from tolariad.trainer.pruning.units import Found, PruningRefused, Refusal
 from tolariad.trainer.pruning.validation import MaskValidation
-from tolariad.trainer.trials.copying import built_copy
-from tolariad.trainer.trials.words import Trial, Weights
 
 if TYPE_CHECKING:
     from tolariad.core.calc.settings.pruning import Prune

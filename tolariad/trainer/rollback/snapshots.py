@@ -25,13 +25,13 @@ from tolariad.trainer.checkpoints.files import MODEL_FILE, OF_OWNER, OPTIMIZER_F
 from tolariad.trainer.checkpoints.snapshot import Origin
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
-from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes, verify
+from tolariad.trainer.rollback.snapshot_slots import Slots, growth_of, slot_bytes, verify
 from tolariad.trainer.seeds.slot import PATHS, Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tolariad.storage.slot import Table
+    from tolariad.storage.snapshot_slot import Table
     from tolariad.trainer.checkpoints.buffers import HostBuffer
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
     from tolariad.trainer.orders.numbered import ActedOrders
