@@ -68,6 +68,11 @@ ORDERED: dict[tuple[str, str, str], str] = {
         "rules.trainer.ready",
         "rules.rates.registered",
     ): "a rate function that gives other values fails the run, and none of its rates is registered",
+    (
+        "ValidationFinished",
+        "rules.run_limit.after_validation_within",
+        "rules.checkpoints.after_validation",
+    ): "whether it is the best is known before its place is kept",
     ("EpochFinished", "rules.strategy.ask", "rules.boundary.go_on"): "a strategy that was asked is waited for",
     (
         "TrainerEnded",
