@@ -46,6 +46,8 @@ POINTS: Final = (
     "prune_cut",
     "prune_acted",
     "analysis",
+    "comparison",
+    "compared",
 )
 VARIABLE: Final = "TOLARIA_FAILPOINT"
 

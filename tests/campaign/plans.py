@@ -19,7 +19,10 @@ BY_TIME = "by_time"
 _OF_SEEDS = ("seed_move", "seed_planted", "seed_removed", "seed_moved")
 # Only a run that prunes: tests/trainer/pruning.
 _OF_PRUNING = ("prune_order", "prune_cut", "prune_acted", "analysis")
-ALL_POINTS = (*(point for point in POINTS if point not in (*_OF_SEEDS, *_OF_PRUNING)), BY_TIME)
+# Only a run whose loss rises: tests/library/test_autopilot.py.
+_OF_AUTOPILOT = ("comparison", "compared")
+_SPECIAL = (*_OF_SEEDS, *_OF_PRUNING, *_OF_AUTOPILOT)
+ALL_POINTS = (*(point for point in POINTS if point not in _SPECIAL), BY_TIME)
 IN_DAEMON = ("start", "replay", "commit", "rotation_head", "rotation", "removal")
 # How often a point is certain to be passed while a kill there waits, in terms of one epoch of the run's variant.
 _SURELY = 3

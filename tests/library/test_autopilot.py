@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import random
+import signal
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from journal import Reader
 from tests.library.inside import ordered, state_of
 from tests.library.small import bits, made
 from tests.recorded import events_of, of, sound
 from tolariad.core import messages as m
 from tolariad.core.calc.detection.comparison import Judgement
 from tolariad.core.messages.sentences.text import sentence
+from tolariad.forensics.why import why
 
 EPOCHS, BATCH, SAMPLES = 16, 4, 128
 STRUCK = 300
@@ -170,23 +175,109 @@ def test_an_operator_who_goes_back_ends_a_comparison(tmp_path):
     sound(tmp_path / "run")
 
 
-def test_a_loop_of_ones_own_tries_both_ways(tmp_path):
-    """Nothing computes its loss but the loop. Both ways are compared by the losses of the same last batches."""
-    model, run_dir, taken = network(), tmp_path / "run", 0
+def loop(folder) -> tuple[list[m.Event], nn.Module]:
+    """A loop of one's own, whose model is damaged once after STRUCK updates. The model counts them."""
+    model, run_dir, struck = network(), folder / "run", folder / "struck"
     loader = DataLoader(rows(SAMPLES), BATCH, shuffle=True)
     config = {"snapshots": {"every": {"steps": 20}}, "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}}
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
     run = made(run_dir, **config, learning_rate={"base_lr": 0.01, "warmup_epochs": 0}).run(model, optimizer, loader)
     for _ in run.epochs(EPOCHS):
         for inputs, labels in run.batches():
-            taken += 1
-            if taken == STRUCK:
+            if int(model[1].num_batches_tracked) == STRUCK and not struck.exists():
+                struck.touch()
                 negated(model)
             run.step(functional.cross_entropy(model(inputs), labels))
-    events = events_of(run_dir)
+    return events_of(run_dir), model
+
+
+def test_a_loop_of_ones_own_tries_both_ways(tmp_path):
+    """Nothing computes its loss but the loop. Both ways are compared by the losses of the same last batches."""
+    events, _ = loop(tmp_path)
     first, second = of(events, m.StatesCompared)
 
     assert (first.judgement, first.newest, first.held) == (Judgement.UNCLEAR, None, None)
     assert second.went_on is False
     assert len(of(events, m.RolledBack)) == 1
-    sound(run_dir)
+    sound(tmp_path / "run")
+    told = why(Reader(tmp_path / "run" / "journal"), "rollback")
+    types = [link.fields["type"] for link in (*told.causes, told.event)]
+    assert types[0] == "InstabilityDetected"
+    assert types[-1] == "RolledBack"
+    assert [one for one in types if one.startswith("State")] == ["StatePinned", "StatesCompared"]
+    # The newest of each: the branch that went on, and the way back that is not needed any more.
+    for event, cause in (("StatePinned", "StatesCompared"), ("PinReleased", "StepCompleted")):
+        told = why(Reader(tmp_path / "run" / "journal"), event)
+        assert told.event.fields["type"] == event
+        assert cause in [link.fields["type"] for link in told.causes]
+
+
+# -- kill -9 -----------------------------------------------------------------------------------------------------------
+
+SCRIPT = """
+from pathlib import Path
+from tests.library import test_autopilot as runs
+from tests.library.small import bits
+events, model = {call}
+Path("bits").write_text(repr(sorted(bits(model).items())))
+"""
+CALLS = {"damaged": "runs.train(Path('.').absolute(), strike=runs.negated)", "loop": "runs.loop(Path('.').absolute())"}
+# Within the watch, the batches of the comparison, the comparison itself, a pin that is written, and the way back.
+POINTS = (f"step:{STRUCK + 60}", f"step:{STRUCK + 150}", "comparison:1", "compared:1", "rollback_prepare:1")
+POINTS += ("rollback_commit:1", "rollback_confirm:1")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(template, tmp_path_factory):
+    """What each script decided and ended with when nobody killed it, by name."""
+    known: dict[str, tuple[list, str]] = {}
+
+    def of_call(name: str) -> tuple[list, str]:
+        if name not in known:
+            known[name] = scripted(template, tmp_path_factory.mktemp(name), name)
+        return known[name]
+
+    return of_call
+
+
+def scripted(template, folder, name, *points: str) -> tuple[list, str]:
+    """Start the script, killed at each of the points, and then to its end. Return decisions and bits."""
+    program = folder / "script.py"
+    program.write_text(SCRIPT.format(call=CALLS[name]))
+    for point in points:
+        ended = template.run([], folder=folder, program=str(program), failpoint=point)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    ended = template.run([], folder=folder, program=str(program))
+    assert ended.returncode == 0, ended.stderr
+    sound(folder / "run")
+    return decided(events_of(folder / "run")), (folder / "bits").read_text()
+
+
+def decided(events) -> list:
+    """What the autopilot did. How far the run was when it went back for a trial depends on the time of a write."""
+    return [one[:1] if one[0] == "StatesCompared" else one for one in told(events)]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("point", POINTS)
+def test_a_program_that_is_killed_at_any_moment_comes_to_the_same_decisions_and_bits(
+    template, tmp_path, undisturbed, point
+):
+    """Between pin, comparison and the way back; started again it ends as one that nobody killed."""
+    assert scripted(template, tmp_path, "damaged", point) == undisturbed("damaged")
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("point", POINTS)
+def test_a_trial_that_is_killed_at_any_two_moments_comes_to_the_same_decisions(
+    template, tmp_path, undisturbed, point, seed
+):
+    """Of both branches, at this moment and at a drawn one before the run is over."""
+    second = random.Random(f"{seed} {point}").choice(["step:20", "gate:5", "checkpoint_file:1", "publish:1"])
+    print(f"seed {seed}: {point}, {second}")
+    decisions, _ = scripted(template, tmp_path, "loop", point, second)
+    kinds = [one[0] for one in decisions]
+
+    assert [one for one in kinds if one != "StatePinned"] == [
+        one[0] for one in undisturbed("loop")[0] if one[0] != "StatePinned"
+    ]
