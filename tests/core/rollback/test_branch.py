@@ -193,6 +193,40 @@ def test_a_death_and_a_restart_from_an_older_checkpoint_restore_nothing():
     assert world.state.copies == before.copies
 
 
+@pytest.mark.parametrize("leaves", LEAVES[:4])
+def test_a_finding_after_the_best_validation_belongs_to_its_place(leaves):
+    """The finding comes a step late. After two epochs the state is copied there in a re-run, and put back."""
+    finding = {"finding": Finding.SHIFT, "signal": Signal.LOSS, "value": 3.0, "baseline": 1.0, "limit": 2.0}
+    figures, over = {"loss": 1.0, "grad_norm": 1.0}, {"steps": 1, "train_loss": 1.0, "seconds": 0.1}
+    step = {"lr": 0.01, "rates": 1, "branch": 0, **figures}
+    here = {"epoch": 1, "step": 1, "batch": 1}
+    left = {
+        m.StepCompleted: m.StepCompleted(epoch=1, step=2, batch=2, **step),
+        m.StepSkipped: m.StepSkipped(epoch=1, step=2, batch=2, reason=m.SkipReason.OVERFLOW, **figures),
+        m.ValidationBegun: m.ValidationBegun(epoch=1, step=1),
+        m.EpochFinished: m.EpochFinished(epoch=1, step=1, **over),
+    }
+    events = [
+        m.EpochStarted(epoch=1),
+        m.StepCompleted(**here, **step),
+        m.ValidationImproved(**here, metric="accuracy", value=0.9),
+        m.InstabilityDetected(**here, **finding),
+        left[leaves],
+        m.EpochFinished(epoch=1, step=1, **over),
+        m.EpochStarted(epoch=2),
+        m.StepCompleted(epoch=2, step=2, batch=1, **step),
+        m.InstabilityDetected(epoch=2, step=2, batch=1, **finding),
+        m.EpochFinished(epoch=2, step=2, **over),
+        m.CheckpointBegun(id="c000001", reason=m.CheckpointReason.ORDERED),
+        m.StateCopied(id="c000001", **here),
+    ]
+    there = fold(RunState(), events)
+    back = m.RolledBack(rollback="r0001", checkpoint="c000001", branch=1, parent=0, **here)
+
+    assert there.snapshots.unhealthy_step == 2
+    assert apply(there, back).snapshots.unhealthy_step == 1
+
+
 def test_an_accuracy_of_the_branch_that_was_left_judges_nobody():
     """The average begins again where the run does: an accuracy that is low at the start is no collapse."""
     world = World(0, **POLICY)

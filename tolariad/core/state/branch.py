@@ -186,23 +186,27 @@ def _batches_over(before: GoesBack, after: GoesBack, e: m.ValidationBegun | m.Ep
         return {}
     if place[1] == 0 or (marked is not None and (marked.place, marked.step) == (place, before.progress.step)):
         return {}
-    return {"copies": replace(after.copies, last_batch=branch_of(before))}
+    end = branch_of(before)
+    left = replace(after.copies, last_batch=end)
+    return _best_at(after, left, end) if _is_best(before) else {"copies": left}
 
 
-def _epoch_started(before: GoesBack, after: GoesBack, _: m.Event) -> Changed:
-    """Save the Branch at the end of the best epoch."""
-    if before.progress.place != before.limits.best_place or not before.limits.best_epoch:
+def _best_left(before: GoesBack, after: GoesBack, e: m.EpochStarted | m.StepCompleted | m.StepSkipped) -> Changed:
+    """Save the Branch at the best validation when training goes on from there.
+
+    Not before: a finding a step late, a violation of rates or a limit may still come at that place.
+    """
+    # The first step of an epoch does not leave its beginning: the start of the epoch did.
+    if not (isinstance(e, m.EpochStarted) or before.limits.best_batch) or not _is_best(before):
         return {}
-    return _best_at(after, branch_of(before))
+    return _best_at(after, after.copies, branch_of(before))
 
 
-def _improved(_: GoesBack, after: GoesBack, e: m.ValidationImproved) -> Changed:
-    """Save the Branch at the best validation within an epoch. No order acts between the two."""
-    return _best_at(after, branch_of(after)) if e.batch else {}
+def _is_best(state: GoesBack) -> bool:
+    return state.limits.best_epoch != 0 and state.progress.place == state.limits.best_place
 
 
-def _best_at(after: GoesBack, end: Branch) -> Changed:
-    s = after.copies
+def _best_at(after: GoesBack, s: Copies, end: Branch) -> Changed:
     former = tuple(one for one in s.ends if one.place != end.place)
     return {"copies": _without_gone(after.checkpoints, after.snapshots, replace(s, best_end=end, former_ends=former))}
 
@@ -280,11 +284,11 @@ def branch_at(state: HasTargets, id_: str, place: tuple[int, int]) -> Branch:
 def _cut(disk: Checkpoints, memory: Snapshots, s: Copies, fork: tuple[int, int]) -> Copies:
     """Drop the copies of places after the fork.
 
-    Invariant: all are places of this line. Those of the branch that is left lie after the fork. An epoch's end at the
-    fork is saved again when the next epoch begins; a validation within an epoch is not made again.
+    Invariant: all are places of this line. Those of the branch that is left lie after the fork. A place at the fork is
+    saved again when training goes on from there.
     """
     last_batch = s.last_batch if s.last_batch is not None and s.last_batch.place < fork else None
-    ends = tuple(one for one in s.ends if one.place < fork or (one.place == fork and one.batch))
+    ends = tuple(one for one in s.ends if one.place < fork)
     left = Copies(s.held, last_batch, ends[-1] if ends else None, ends[:-1], s.histories)
     return _without_gone(disk, memory, left)
 
@@ -294,8 +298,7 @@ CHANGES_OF_SEVERAL: Final[dict[type[m.Event], Callable[[GoesBack, GoesBack, Any]
     m.StateCopied: _copied,
     m.ValidationBegun: _batches_over,
     m.EpochFinished: _batches_over,
-    m.EpochStarted: _epoch_started,
-    m.ValidationImproved: _improved,
+    **dict.fromkeys((m.EpochStarted, m.StepCompleted, m.StepSkipped), _best_left),
     m.RolledBack: _rolled_back,
     m.CheckpointBegun: _copied_from,
     **dict.fromkeys(
