@@ -79,8 +79,9 @@ test: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
+# Many tests wait for processes, timers and disks: with three forks two cores were idle for a fifth of the time.
 tests: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 3
+	$(BIN)/python -m pytest -n 4
 
 # These tests take minutes by design, so they print no stacks: printing may end the interpreter (see pyproject.toml).
 LONG := -o faulthandler_timeout=0

@@ -70,6 +70,11 @@ def leave() -> None:
     shutil.rmtree(session(), ignore_errors=True)
 
 
+def join(place: Path) -> None:
+    """Count this process among those of the session that has this folder."""
+    _OWN.insert(0, place)
+
+
 def session() -> Path:
     """Return the folder of the session."""
     return _OWN[0]

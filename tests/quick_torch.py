@@ -1,4 +1,4 @@
-"""Spare tests a cost of torch that depends on the depth of the stack, which is many times that of a trainer."""
+"""Spare tests what only tests pay for: stacks of pytest that torch formats, objects of pytest that a walk enters."""
 
 from __future__ import annotations
 
@@ -7,6 +7,10 @@ from types import SimpleNamespace
 import torch.cuda
 import torch.mtia
 import torch.xpu
+
+from tolariad.trainer.data import walk
+
+_PYTEST = frozenset({"pytest", "_pytest", "pluggy"})
 
 
 def keep_no_stacks() -> None:
@@ -17,3 +21,12 @@ def keep_no_stacks() -> None:
     """
     for module in (torch.cuda, torch.xpu, torch.mtia):
         module.traceback = SimpleNamespace(format_stack=list)
+
+
+def enter_no_pytest() -> None:
+    """Let the walk through the user's objects enter none of pytest's.
+
+    Functions of a test's module name pytest's objects where it has rewritten their assertions. A walk then visited
+    thousands of objects, several times for each checkpoint: a third of a second each time.
+    """
+    walk._LIBRARIES |= _PYTEST

@@ -84,7 +84,7 @@ class _Armed:
 
 def _parse(text: str) -> dict[str, list[_Armed]]:
     """Return the armed points. Raises ValueError if the text is malformed or names an unknown point."""
-    armed: dict[str, list[_Armed]] = {}
+    found: dict[str, list[_Armed]] = {}
     for part in filter(None, text.split(",")):
         rule, _, token = part.partition("@")
         rule, _, error = rule.partition("!")
@@ -92,23 +92,24 @@ def _parse(text: str) -> dict[str, list[_Armed]]:
         if name not in POINTS:
             raise ValueError(f"{VARIABLE}: there is no point {name!r}; the points are {', '.join(POINTS)}")
         delay_s, number = int(delay[0]) / 1e6 if delay else 0.0, int(getattr(errno, error)) if error else 0
-        armed.setdefault(name, []).append(_Armed(int(count), delay_s, token, number))
-    return armed
+        found.setdefault(name, []).append(_Armed(int(count), delay_s, token, number))
+    return found
 
 
-_armed = _parse(os.environ.get(VARIABLE, ""))
+# The armed points and their rules. A step looks here first, and spares itself a call that takes 2 us with cold caches.
+armed = _parse(os.environ.get(VARIABLE, ""))
 
 
 def reached(name: str) -> None:
     """Mark point `name`. Does not return if the point is armed and due. Raises OSError if it is armed with an error."""
-    if not _armed or name not in _armed:
+    if not armed or name not in armed:
         return
     error = 0
-    for armed in _armed[name]:
-        if armed.is_due():
-            time.sleep(armed.delay_s)
+    for rule in armed[name]:
+        if rule.is_due():
+            time.sleep(rule.delay_s)
             # Raised only after every rule has counted this pass.
-            error = armed.error
+            error = rule.error
             if not error:
                 # SIGKILL and not exit: no handler, no flush, nothing that a real crash would not do either.
                 os.kill(os.getpid(), signal.SIGKILL)

@@ -159,6 +159,16 @@ def _noise(size: float) -> Change:
     return strike
 
 
+def _jittered(size: float) -> Change:
+    """Noise on the weights at each step: the loss stays high, and the gradients with it."""
+
+    def strike(training: Training) -> None:
+        for one in weights(training):
+            one.add_(size * one.std() * torch.randn(one.shape))
+
+    return strike
+
+
 # -- of gradients ------------------------------------------------------------------------------------------------------
 
 
@@ -244,6 +254,8 @@ FAULTS: tuple[Fault, ...] = (
     Fault("loss scale x1000 wrong for 30 steps, Adam", gradients=_loss_scale(1000.0), lasts=30),
     Fault("drift: weights 1 % larger each step, 200 steps", each=_scaled(1.01), lasts=200),
     Fault("drift: weights 1 % smaller each step, 200 steps", each=_scaled(0.99), lasts=200),
+    Fault("noise on the weights each step, 200 steps", each=_jittered(0.15), lasts=200),
+    Fault("noise on the weights each step, 200 steps, convolution", each=_jittered(0.15), lasts=200),
     Fault("targets random, 20 batches", spoil=_random_targets, lasts=20),
     Fault("targets random, 200 batches", spoil=_random_targets, lasts=200),
     Fault("labels permuted, 20 batches", spoil=_permuted, lasts=20),

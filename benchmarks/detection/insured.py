@@ -81,6 +81,11 @@ class Insured:
     def _batch(self) -> tuple[int, int]:
         return 1, self.at
 
+    def trainings(self) -> list[Training]:
+        """Return the training and its kept states."""
+        kept = [*self._kept, *(one for one in (self.pin, self._went_on) if one is not None)]
+        return [self.training, *(one.training for one in kept)]
+
     def begin_step(self) -> bool:
         """Keep a state now and then. Return False if this position is in quarantine."""
         self._has_moved = False

@@ -12,12 +12,14 @@ from benchmarks.detection.choosing import CHOOSING, Healthy
 from benchmarks.detection.driver import AUTOPILOT, RECORDING, Result
 from benchmarks.detection.judging import JUDGING
 from benchmarks.detection.peers import PEERS
-from benchmarks.detection.rows import FAULT_SEEDS, PEER_SEEDS, SEEDS, Results, struck
+from benchmarks.detection.rows import FAULT_SEEDS, PEERS_ROUNDS, SEEDS, Results, struck
 
 PAGE = Path(__file__).parents[2] / "docs" / "detection-study.md"
 _COMMAND = "python -m benchmarks.detection --write"
 # A metric that is not finite, such as that of a network of NaN, counts as this; so does one that is lower.
 _RUINED = -20.0
+# A plain loop chose nothing, so every seed of it counts.
+_ANY_SEEDS = tuple(sorted({*SEEDS, *FAULT_SEEDS}))
 
 
 def measures(results: list[Result]) -> list[float]:
@@ -35,9 +37,12 @@ def spread(*groups: list[float]) -> float:
     return max(1e-3, math.sqrt(squares / max(1, sum(len(group) - 1 for group in known))))
 
 
-def is_within(values: list[float], others: list[float]) -> bool:
-    """Return whether the mean is no worse than two pooled standard deviations below that of the others."""
-    return mean(values) >= mean(others) - 2.0 * spread(values, others)
+def is_within(values: list[float], others: list[float], *more: list[float]) -> bool:
+    """Return whether the mean is no worse than two pooled standard deviations below that of the others.
+
+    `more`: other runs of the same training, whose spread counts too.
+    """
+    return mean(values) >= mean(others) - 2.0 * spread(values, others, *more)
 
 
 # -- healthy trainings -------------------------------------------------------------------------------------------------
@@ -57,22 +62,24 @@ def of_health(results: Results, group: str, trainings: tuple[Healthy, ...]) -> I
 
 def _health(results: Results, group: str, one: Healthy, peers: list[str]) -> str:
     name = f"{one.kind}: {one.name}"
-    ours, plain = (results.of(group, name, how, SEEDS) for how in (AUTOPILOT, RECORDING))
+    ours = results.of(group, name, AUTOPILOT, SEEDS)
     steps = sum(run.steps for run in ours)
     skips = 1000.0 * sum(run.skips for run in ours) / max(1, steps)
     counts = [sum(getattr(run, field) for run in ours) for field in ("pins", "came_down", "changed", "tried")]
     back = sum(run.backs > run.tried for run in ours)
-    cells = [f"{skips:.2f}", *map(str, counts), f"{back} of {len(ours)}", _difference(ours, plain)]
-    few = results.of(group, name, RECORDING, PEER_SEEDS)
-    cells += [_difference(results.of(group, name, how, PEER_SEEDS), few) for how in peers]
+    cells = [f"{skips:.2f}", *map(str, counts), f"{back} of {len(ours)}"]
+    cells += [_difference(results, group, name, how) for how in (AUTOPILOT, *peers)]
     return f"| {one.kind} | {one.name} | " + " | ".join(cells) + " |"
 
 
-def _difference(runs: list[Result], plain: list[Result]) -> str:
-    if not runs or not plain:
+def _difference(results: Results, group: str, name: str, how: str) -> str:
+    """Return the difference of the metric from that of plain runs, of the seeds that both ran with."""
+    seeds = [seed for seed in SEEDS if all(results.of(group, name, one, (seed,)) for one in (how, RECORDING))]
+    if not seeds:
         return ""
-    mine, others = measures(runs), measures(plain)
-    mark = "" if is_within(mine, others) else " worse"
+    mine, others = (measures(results.of(group, name, one, tuple(seeds))) for one in (how, RECORDING))
+    # One seed has no spread.
+    mark = "" if len(seeds) < 2 or is_within(mine, others) else " worse"
     return f"{mean(mine) - mean(others):+.3f}{mark}"
 
 
@@ -98,11 +105,13 @@ def of_faults(results: Results) -> Iterator[str]:
         name = f"{one.fault.name}, {one.base}"
         clean = measures(results.of("clean", one.base, RECORDING, SEEDS))
         runs = results.of("fault", name, AUTOPILOT, FAULT_SEEDS)
-        plain = measures(results.of("fault", name, RECORDING, FAULT_SEEDS))
+        plain = measures(results.of("fault", name, RECORDING, _ANY_SEEDS))
         if not runs:
             continue
         cells = [_metric(clean), _against(plain, clean), _against(measures(runs), clean), _found(runs)]
-        cells += [_against(measures(results.of("fault", name, how, PEER_SEEDS)), clean) for how in PEERS]
+        cells += [
+            _against(measures(results.of("fault", name, how, FAULT_SEEDS[:PEERS_ROUNDS])), clean) for how in PEERS
+        ]
         yield f"| {one.fault.name} | {one.base} | " + " | ".join(cells) + " |"
 
 
@@ -119,10 +128,48 @@ def _against(values: list[float], clean: list[float]) -> str:
 
 def _found(runs: list[Result]) -> str:
     found = sorted(run.found for run in runs if run.found >= 0)
-    kept = sum(run.gave_up > 0 for run in runs)
+    kept = [run.kept for run in runs if run.gave_up and run.kept is not None]
     some = f", {len(found)} of {len(runs)}"
-    more = f"; pin kept in {kept}" if kept else ""
+    more = f"; pin kept in {len(kept)}: {mean(kept):.3f}" if kept else ""
     return f"{found[len(found) // 2]} (most {found[-1]}){some}{more}" if found else f"never{more}"
+
+
+def against_peers(results: Results) -> Iterator[str]:
+    """Yield in how many rows of faults the autopilot is better than each peer, no worse, or worse.
+
+    Worse or better is by more than two pooled standard deviations, of the seeds that both ran with and of clean runs.
+    """
+    yield "| against | faults | better | within the spread | worse |"
+    yield "|---|---|---|---|---|"
+    both = {how: _pairs(results, how) for how in PEERS}
+    for how, pairs in both.items():
+        yield f"| {how} | {_counted(list(pairs.values()))} |"
+    names = [name for name in both[next(iter(PEERS))] if all(name in pairs for pairs in both.values())]
+    best = [max((pairs[name] for pairs in both.values()), key=lambda one: mean(one[1])) for name in names]
+    yield f"| the best of them in each row | {_counted(best)} |"
+
+
+# The metrics of the autopilot, of a peer, and of clean runs of the same training.
+Pair = tuple[list[float], list[float], list[float]]
+
+
+def _pairs(results: Results, how: str) -> dict[str, Pair]:
+    """Return the metrics of the autopilot and of a peer, of the same seeds, by fault; and those of clean runs."""
+    pairs = {}
+    for one in struck():
+        name = f"{one.fault.name}, {one.base}"
+        seeds = tuple(seed for seed in FAULT_SEEDS if results.of("fault", name, how, (seed,)))
+        ours = results.of("fault", name, AUTOPILOT, seeds)
+        if seeds and len(ours) == len(seeds):
+            clean = measures(results.of("clean", one.base, RECORDING, SEEDS))
+            pairs[name] = measures(ours), measures(results.of("fault", name, how, seeds)), clean
+    return pairs
+
+
+def _counted(pairs: list[Pair]) -> str:
+    worse = sum(not is_within(ours, theirs, clean) for ours, theirs, clean in pairs)
+    better = sum(not is_within(theirs, ours, clean) for ours, theirs, clean in pairs)
+    return f"{len(pairs)} | {better} | {len(pairs) - better - worse} | {worse}"
 
 
 # -- sequences ---------------------------------------------------------------------------------------------------------
@@ -155,6 +202,7 @@ TABLES: dict[str, Callable[[Results], Iterator[str]]] = {
     "judging": lambda results: of_health(results, "judging", JUDGING),
     "choosing": lambda results: of_health(results, "choosing", CHOOSING),
     "struck": of_faults,
+    "peers": against_peers,
     "shapes": of_shapes,
     "models": of_models,
 }

@@ -25,8 +25,8 @@ from tolariad.core.calc.health.budgets import BUDGETS
 from tolariad.core.calc.seeds.stages import Stage
 from tolariad.core.messages.vocabulary import encode_event
 from tolariad.leyline import AdaptationCommand, HardwareContext
-from tolariad.supervisor.adapting import translated
-from tolariad.supervisor.state_packet import packet_of, seed_states
+from tolariad.strategy.process.orders import translated
+from tolariad.strategy.process.state_packet import packet_of, seed_states
 from tolariad.trainer.seeds import SeedSlot, parameter_owners
 
 pytestmark = pytest.mark.bench

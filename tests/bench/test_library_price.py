@@ -1,7 +1,6 @@
-"""The price of a recorded step in a program, its start and its memory, each in processes of their own, in turn.
+"""The start of a program that records itself, and its memory, in processes of their own.
 
-LIBRARY_PROCESSES (6) is the number of processes of each kind, LIBRARY_STEPS (2800) that of the steps in each.
-Nothing is judged here.
+LIBRARY_PROCESSES (6) is the number of processes. Nothing is judged here. `test_step_apart.py` has the price of a step.
 """
 
 from __future__ import annotations
@@ -12,69 +11,12 @@ import statistics
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.bench.machine import burners, machine
-from tests.daemon.harness import of_type
-from tolariad.core import messages as m
+from tests.bench.machine import machine
 
 PROCESSES = int(os.environ.get("LIBRARY_PROCESSES", "6"))
-STEPS = int(os.environ.get("LIBRARY_STEPS", "2800"))
-SYNCS = ("step", "batch")
-PERCENTS = (5, 25, 50)
-
-
-def measured(loops: str, sync: str, folder: Path, seed: int) -> dict[str, list[float]]:
-    """Sorted microseconds of each step by loop, in a new process."""
-    command = [sys.executable, "-m", "tests.bench.price_apart", loops, sync, str(folder), str(STEPS), str(seed)]
-    ended = subprocess.run(command, check=True, capture_output=True, timeout=300)
-    return {name: sorted(steps) for name, steps in json.loads(ended.stdout).items()}
-
-
-@pytest.mark.bench
-@pytest.mark.parametrize("load", [0, os.cpu_count() or 1], ids=["a core is free", "no core is free"])
-def test_the_price_of_a_recorded_step_in_a_program_is_printed(load, tmp_path, seed):
-    """Over the bare loop in a process of its own, and in turn within one process; one process after the other."""
-    alone: list[list[float]] = []
-    apart: dict[str, list[list[float]]] = {sync: [] for sync in SYNCS}
-    paired: dict[str, list[dict[str, list[float]]]] = {sync: [] for sync in SYNCS}
-    with burners(load):
-        for number in range(PROCESSES):
-            alone.append(measured("bare", "", tmp_path, seed + number)["bare"])
-            for sync in SYNCS:
-                folder = tmp_path / f"{sync}{number}"
-                apart[sync].append(measured("recorded", sync, folder, seed + number)["recorded"])
-                paired[sync].append(measured("both", sync, tmp_path / f"both-{sync}{number}", seed + number))
-
-    print(f"\n{machine()}; {load} processes that only compute; {PROCESSES} processes of {STEPS} steps each")
-    (given,) = of_type(tmp_path / "step0", m.SchedulingRecorded)
-    print(f"recorder on {given.daemon_cores}, program on {given.trainer_cores}: {given.why}; polls: {given.polls}")
-    print(f"{'us a step':>36s}" + "".join(f"{f'{percent} %':>24s}" for percent in PERCENTS))
-    show("the bare loop alone", {percent: [at(steps, percent) for steps in alone] for percent in PERCENTS})
-    bare = {percent: statistics.median(at(steps, percent) for steps in alone) for percent in PERCENTS}
-    for sync in SYNCS:
-        over = {percent: [at(steps, percent) - bare[percent] for steps in apart[sync]] for percent in PERCENTS}
-        show(f"sync: {sync}, over it", over)
-        within = {
-            percent: [at(one["recorded"], percent) - at(one["bare"], percent) for one in paired[sync]]
-            for percent in PERCENTS
-        }
-        show(f"sync: {sync}, over one in turn", within)
-    assert len(alone) == PROCESSES
-
-
-def show(what: str, by_percent: dict[int, list[float]]) -> None:
-    """Print the median of the processes, and how far apart they are."""
-    cells = [f"{statistics.median(some):+8.0f} ({min(some):.0f} to {max(some):.0f})" for some in by_percent.values()]
-    print(f"{what:>36s}" + "".join(f"{cell:>24s}" for cell in cells))
-
-
-def at(steps: list[float], percent: int) -> float:
-    """The step of which so many per cent are below."""
-    return steps[len(steps) * percent // 100]
-
 
 PROGRAM = """
 import json, os, sys, time

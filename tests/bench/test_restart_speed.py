@@ -17,6 +17,7 @@ import os
 import shutil
 import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -26,6 +27,7 @@ from pathlib import Path
 import pytest
 
 from tests.bench.machine import machine
+from tests.bench.restarted_alone import SAVED_AT
 from tests.daemon.harness import DaemonProcess
 from tests.recorded import events_of
 from tolariad.core import messages as m
@@ -38,8 +40,11 @@ DISK = (
     m.CheckpointCommitted,
     ("rollback.fast_path_enabled=false", "checkpoint.interval_s=5", "checkpoint.min_gap_s=0"),
 )
-SPARES = ("on", "off")
+SPARES = ("built", "on", "off")
 MINUTE_S = 60.0
+# By the word that restarted_alone takes, the ways to go on without a recorder.
+ALONE = {"torch": "torch.save, torch.load", "dcp": "torch.distributed.checkpoint", "lightning": "Lightning"}
+KILLED_AFTER = SAVED_AT + 2
 PARTS = ("death noticed", "next process told or started", "imports, run built", "state verified and restored")
 LATER = "and to the first new step"
 
@@ -132,17 +137,61 @@ def measured(
     return [f"from {name}, spare {spare} ({len(rows)} kills)", *lines]
 
 
+def killed_alone(way: str, folder: Path, millions: float) -> tuple[float, float]:
+    """Kill a program without a recorder and start it again: seconds until it trains, and from there to a new step."""
+    command = [sys.executable, "-m", "tests.bench.restarted_alone", way, str(folder), str(millions)]
+    moments = [{}, {}]
+    killed_ns = 0
+    for life in moments:
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                # Lightning prints lines of its own.
+                if (words := line.split()) and words[0] in ("trains", "saved", "step"):
+                    life[" ".join(words[:-1])] = int(words[-1])
+                if f"step {KILLED_AFTER + (life is moments[1])}" in life:
+                    break
+            if life is moments[0]:
+                killed_ns = time.monotonic_ns()
+            process.kill()
+    again = moments[1]
+    assert f"step {SAVED_AT + 1}" in again, f"{way} did not go on from its checkpoint"
+    assert f"step {SAVED_AT}" not in again, f"{way} did not go on from its checkpoint"
+    trains, first = again["trains"], again[f"step {KILLED_AFTER + 1}"]
+    return (trains - killed_ns) / 1e9, (first - trains) / 1e9
+
+
+def alone(millions: float, rounds: int, folder: Path) -> list[str]:
+    """A line for each way to write a checkpoint oneself, restarted at once by whoever sees the death."""
+    lines = [f"a program of one's own, from disk, {KILLED_AFTER - SAVED_AT} steps run again ({rounds} kills)"]
+    for way, name in ALONE.items():
+        rows = []
+        for number in range(rounds):
+            own = folder / f"{way}-{number}"
+            own.mkdir()
+            rows.append(killed_alone(way, own, millions))
+            shutil.rmtree(own)
+        trains, later = (statistics.median(row[at] for row in rows) for at in (0, 1))
+        goodput = 100 * (1 - (trains + later) / MINUTE_S)
+        lines.append(f"  {name:34}{trains:8.2f} s, {later:.2f} s to the first new step, goodput {goodput:.1f} %")
+    return lines
+
+
 def run(
     millions: float,
     rounds: int,
     folder: Path | None = None,
     ways: Sequence[tuple[str, type[m.Event], tuple[str, ...]]] = (MEMORY, DISK),
     spares: Sequence[str] = SPARES,
+    *,
+    others: bool = True,
 ) -> str:
     """Measure in a folder of its own, on the disk of the working tree, and give the table."""
     own = Path(tempfile.mkdtemp(prefix="bench-", dir=folder or Path.cwd()))
     try:
         tables = [measured(own, millions, rounds, way, spare) for way in ways for spare in spares]
+        if others:
+            tables.append(alone(millions, rounds, own))
     finally:
         shutil.rmtree(own)
     return "\n".join(
@@ -155,7 +204,7 @@ def test_a_killed_trainer_trains_again_from_memory_and_from_disk():
     """The table, with both ways; each started from what it was to start from."""
     text = run(float(os.environ.get("TOLARIA_BENCH_MILLIONS", "100")), 3)
     print(f"\n{text}")
-    assert text.count("imports apart") == 4
+    assert text.count("imports apart") == len(SPARES) * 2
 
 
 def main() -> None:
@@ -163,13 +212,21 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--millions", type=float, default=100)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--only", choices=("memory", "disk"), help="measure one place to go back to")
+    parser.add_argument("--only", choices=("memory", "disk", "others"), help="measure one place to go back to")
     parser.add_argument("--spare", choices=SPARES, help="measure one way of starting the next trainer")
     given = parser.parse_args()
     # A benchmark that is ended before its time ends the run that it began, too.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     ways = [way for way in (MEMORY, DISK) if given.only in (None, way[0])]
-    print(run(given.millions, given.rounds, ways=ways, spares=[given.spare] if given.spare else SPARES))
+    print(
+        run(
+            given.millions,
+            given.rounds,
+            ways=ways,
+            spares=[given.spare] if given.spare else SPARES,
+            others=given.only in (None, "others"),
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from tolariad.trainer.checkpoints.restore import check_fits, load, restore, take
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.rollback.confirm import Confirmation
-from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes, verify
+from tolariad.trainer.rollback.snapshot_slots import Slots, growth_of, slot_bytes, verify
 
 AT = Position(1, 1, 1)
 MODULE = "tests.bench.test_rollback_speed"

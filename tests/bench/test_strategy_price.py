@@ -12,11 +12,11 @@ import time
 import pytest
 
 from tests.strategy.packets import packet, seed
-from tests.supervisor.strategists import PATIENT, asked, runs
+from tests.strategy.process.strategists import PATIENT, asked, runs
 from tolariad.core.calc.health.budgets import BUDGETS
 from tolariad.leyline import SeedLifecycleStage
-from tolariad.supervisor.strategist import Strategist
-from tolariad.supervisor.strategy_process import StrategySetup
+from tolariad.strategy.process.child import StrategySetup
+from tolariad.strategy.process.strategist import Strategist
 
 QUESTIONS = int(os.environ.get("TOLARIA_BENCH_QUESTIONS", "400"))
 

@@ -51,6 +51,30 @@ class Template:
         `passed`: further descriptors, by the number that they have there.
         """
         own_place.guard(environment, folder)
+        return self.begin(
+            arguments,
+            environment=environment,
+            folder=folder,
+            log=log,
+            shells=shells,
+            program=program,
+            errors=errors,
+            passed=passed,
+        )
+
+    def begin(
+        self,
+        arguments: Sequence[str],
+        *,
+        environment: Mapping[str, str],
+        folder: Path,
+        log: int,
+        shells: int = 0,
+        program: str,
+        errors: int | None = None,
+        passed: Mapping[int, int] | None = None,
+    ) -> Forked:
+        """Do the same for a program that was allowed to see what `environment` names."""
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         connection.settimeout(_START_S)
         connection.connect(str(self._path))
@@ -164,16 +188,28 @@ class Forked:
 @functools.cache
 def shared_template() -> Template:
     """Return the template of this session. The first worker that asks for it starts it; it ends with the session."""
+    shared_recorders()  # the programs of the template ask for it
+    return _shared("template")
+
+
+@functools.cache
+def shared_recorders() -> Template | None:
+    """Return the process whose forks are recorders; None in a program that no session of tests has started."""
+    return _shared("recorders") if (own_place.session() / own_place.ALIVE).exists() else None
+
+
+def _shared(kind: str) -> Template:
     session = own_place.session()
-    path, number = session / "template", session / "template.pid"
-    with (session / "template.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not number.exists():
-            number.write_text(str(_start(path, session / own_place.ALIVE)))
+    path, number = session / kind, session / f"{kind}.pid"
+    if not number.exists():
+        with (session / f"{kind}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not number.exists():
+                _start(path, session / own_place.ALIVE, number)
     return Template(path, int(number.read_text()))
 
 
-def _start(path: Path, alive: Path) -> int:
+def _start(path: Path, alive: Path, number: Path) -> None:
     # Strings hash in a trainer as the supervisor wishes; that is settled where an interpreter begins.
     environment = {**os.environ, "PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
     reading, writing = os.pipe()
@@ -183,4 +219,6 @@ def _start(path: Path, alive: Path) -> int:
         pid = os.posix_spawn(sys.executable, [sys.executable, PROGRAM, path], environment, file_actions=given)
         os.close(writing)
         assert said.readline() == b"ready\n"
-    return pid
+    whole = number.with_suffix(".new")
+    whole.write_text(str(pid))
+    whole.rename(number)

@@ -49,6 +49,8 @@ OURS = (
 RESTART_S = 0.05
 # The programs that a shell may become; others, such as a strategy's, are started as usual.
 TRAINERS = ("tolariad.trainer", "tests.daemon.fake_trainer")
+# A recorder has no torch: its forks are cheaper than those of a process that has.
+OF_A_RECORDER = (*("blake3", "xxhash", "google_crc32c", "zstandard", "encodings.ascii"), "tolariad.attach.__main__")
 PRELOADED = (
     *("torch", "torch.utils.data", "numpy", "safetensors", "blake3", "xxhash", "google_crc32c", "zstandard"),
     *(
@@ -78,11 +80,13 @@ def serve(path: str) -> None:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(path)
     listener.listen(64)
-    for name in PRELOADED:
+    place = Path(path)
+    for name in OF_A_RECORDER if place.name == "recorders" else PRELOADED:
         importlib.import_module(name)
         if name == "torch":
             _start_light()
     _forget_finalizers()
+    _prepare(place.parent)
     gc.collect()
     gc.freeze()
     print("ready", flush=True)
@@ -112,6 +116,16 @@ def _forget_finalizers() -> None:
     """Let no fork take torch's operators back when it ends: that is most of the time of a short one."""
     for one in weakref.finalize._registry:
         one.atexit = False
+
+
+def _prepare(session: Path) -> None:
+    """Let programs have recorders that are forks too, and keep what is looked up at the first reading of settings."""
+    from tests import own_place, recorders
+    from tolariad import config
+
+    own_place.join(session)
+    recorders.install()
+    config.load({"tolaria": {}}, environ={})
 
 
 def _fork_daemon(listener: socket.socket) -> tuple[socket.socket, int, int]:
@@ -168,14 +182,13 @@ def _arm_failpoints() -> None:
     """Read the variable again, as the import of the module did in the template."""
     from tolariad import failpoints
 
-    failpoints._armed = failpoints._parse(os.environ.get(failpoints.VARIABLE, ""))
+    failpoints.armed = failpoints._parse(os.environ.get(failpoints.VARIABLE, ""))
 
 
 def _draw_anew() -> None:
     """Seed NumPy's generator from the system, as its import would have. Python's own does so at a fork."""
-    import numpy as np
-
-    np.random.seed()
+    if "numpy" in sys.modules:
+        sys.modules["numpy"].random.seed()
 
 
 def _arrange(descriptors: Mapping[int, int]) -> None:
@@ -205,14 +218,24 @@ def _main(order: dict) -> None:
         sys.argv = [program, *order["arguments"]]
         main()
         return
+    if program == "tolariad.attach":
+        _recorder(order)
+        return
     if not program.endswith(".py"):
         _daemon(order)
         return
-    from tests import recorders
-
-    recorders.install()
     sys.argv = [program, *order["arguments"]]
     runpy.run_path(program, run_name="__main__")
+
+
+def _recorder(order: dict) -> None:
+    from tolariad.attach.__main__ import main
+
+    # After a run it would thaw the template's objects too, and each collection would then copy their pages.
+    gc.unfreeze = lambda: None
+    os.setsid()
+    sys.argv = [order["program"], *order["arguments"]]
+    main()
 
 
 def _daemon(order: dict) -> None:

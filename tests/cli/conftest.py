@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.control.fakes import Recorder, Served
-from tolariad.cli import trials
+from tolariad.cli import probes
 from tolariad.cli.tolaria import main
 from tolariad.cli.tolariad import main as main_of_tolariad
 
@@ -80,7 +80,7 @@ def answer(monkeypatch):
             asked.append(trial)
             return found
 
-        monkeypatch.setattr(trials, "ask", ask)
+        monkeypatch.setattr(probes, "ask", ask)
         return asked
 
     return give
@@ -110,7 +110,7 @@ def forked_trials(monkeypatch, template):
             answer.seek(0)
             return subprocess.CompletedProcess(command, code, answer.read())
 
-    monkeypatch.setattr(trials, "subprocess", SimpleNamespace(run=run, PIPE=subprocess.PIPE))
+    monkeypatch.setattr(probes, "subprocess", SimpleNamespace(run=run, PIPE=subprocess.PIPE))
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import math
 import pytest
 
 from tests.cli.stored import record
-from tolariad.trainer.trials.words import Sweep, SweepPoint, SweptGroup
+from tolariad.trainer.probes.messages import Sweep, SweepPoint, SweptGroup
 
 
 def smoothed(n):

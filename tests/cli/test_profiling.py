@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.cli.stored import record
-from tolariad.trainer.trials.words import Operation, PartOfStep, Profile
+from tolariad.trainer.probes.messages import Operation, PartOfStep, Profile
 
 KERNEL = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>, std::array<char*, 3> >"
 

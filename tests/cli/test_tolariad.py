@@ -14,7 +14,7 @@ from journal import Files, verify
 from journal.packing import Packer
 from tests.control.fakes import Recorder
 from tolariad import config
-from tolariad.cli import checking, trials
+from tolariad.cli import checking, probes
 from tolariad.cli.output import size
 from tolariad.cli.progress import closing_words
 from tolariad.cli.tolariad import default_folder
@@ -205,7 +205,7 @@ def test_a_traceback_keeps_its_lines_on_a_terminal(tolariad, monkeypatch):
     """Its indentation says what belongs together; control characters are written out."""
     traceback = 'Traceback:\n  File "/a/folder", line 1\n    ' + "name = other and more " * 9 + "\n      ^^^^\x1b[2J\n"
     answer = json.dumps({"error": "the task raises KeyError", "traceback": traceback})
-    monkeypatch.setattr(trials.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=answer, returncode=78))
+    monkeypatch.setattr(probes.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=answer, returncode=78))
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "80")
     code, _, said = tolariad("check", "--task", "digits")
@@ -257,7 +257,7 @@ def test_check_tries_a_strategy_of_the_users(tolariad, monkeypatch, tmp_path):
 
 def test_a_check_that_cannot_be_answered_is_78(tolariad, monkeypatch):
     """A trainer that dies is an error with its exit code, not a stack trace."""
-    monkeypatch.setattr(trials.sys, "executable", "/bin/false")
+    monkeypatch.setattr(probes.sys, "executable", "/bin/false")
     code, _, err = tolariad("check", "--task", "digits")
 
     assert code == 78

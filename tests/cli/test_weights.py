@@ -8,7 +8,7 @@ from safetensors import safe_open
 from safetensors.numpy import load_file
 
 from tests.cli.stored import record
-from tolariad.trainer.trials.words import ExportedState
+from tolariad.trainer.probes.messages import ExportedState
 
 
 @pytest.fixture

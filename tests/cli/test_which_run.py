@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.test_operations_page import ALL
 from tolariad import daemon
-from tolariad.cli import runs, trials
+from tolariad.cli import probes, runs
 from tolariad.cli.tolaria import tolaria as tolaria_command
 from tolariad.cli.tolariad import tolariad as tolariad_command
 from tolariad.forensics.why import TOPICS
@@ -68,8 +68,8 @@ def found(monkeypatch, tmp_path):
 
     monkeypatch.setattr(runs.Target, "connect", lambda target, **_: tell(target.folder))
     monkeypatch.setattr(runs, "known_folder", lambda target: tell(target.folder))
-    monkeypatch.setattr(trials, "settings_for", lambda folder, *_: tell(folder))
-    monkeypatch.setattr(trials.runs, "known_folder", lambda target: tell(target.folder))
+    monkeypatch.setattr(probes, "settings_for", lambda folder, *_: tell(folder))
+    monkeypatch.setattr(probes.runs, "known_folder", lambda target: tell(target.folder))
     monkeypatch.setattr(daemon, "run", lambda request: tell(request.run_dir))
 
     def call(*words):

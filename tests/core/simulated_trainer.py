@@ -176,6 +176,7 @@ class Trainer:
             epoch_validated=min(self.order.epoch_validated, to.epoch - 1),
             epoch_finished=min(self.order.epoch_finished, to.epoch - 1),
             step_to_keep=0,
+            tokens_left=self.prepared.tokens_left,
         )
         took = {"commit_s": 0.1, "confirm_s": 0.1}
         self.todo.append(m.RolledBackReport(rollback=self.prepared.rollback, step=to.step, **took))
@@ -247,6 +248,7 @@ class Trainer:
         if self._epoch_is_over():
             return self._end_epoch(order)
         is_last = order.last_step is not None and self.step >= order.last_step
+        is_last = is_last or (order.tokens_left is not None and order.tokens_left <= 0)
         if self.done_epoch == order.epochs or self.over or is_last:
             self.wait_epoch = -1
             return m.TrainingEndedReport(step=self.step)

@@ -30,7 +30,7 @@ from pathlib import Path
 
 sys.path.insert(0, {root!r})
 
-from tests.supervisor.liars import FAULTS, Honest
+from tests.strategy.process.liars import FAULTS, Honest
 from tolariad.leyline import AdaptationCommand, CommandOptimizerAdjustment, CommandSeedOperation
 
 HERE = Path(__file__).parent

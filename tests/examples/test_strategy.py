@@ -10,8 +10,8 @@ from tests.strategy.packets import packet, seed
 from tolariad.config import load
 from tolariad.leyline import CommandType, SeedLifecycleStage, check_command
 from tolariad.strategy import answer_of, find_strategy, read_commands
-from tolariad.supervisor.strategist import Strategist
-from tolariad.supervisor.strategy_process import StrategyLimits, StrategySetup
+from tolariad.strategy.process.child import StrategyLimits, StrategySetup
+from tolariad.strategy.process.strategist import Strategist
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "examples" / "strategy"

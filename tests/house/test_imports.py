@@ -38,11 +38,11 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     "channel": ({"core"}, set()),
     "config": ({"core"}, {"yaml"}),
     "attach": ({"core", "journal", "channel"}, set()),
-    "strategy": ({"core", "imported", "leyline"}, set()),
+    "strategy": ({"core", "imported", "leyline", "supervisor"}, set()),
     "storage": ({"core"}, {"blake3", "xxhash", "numpy"}),
     "leyline": ({"core"}, {"google.protobuf"}),
     "kernel": ({"core", "journal", "channel"}, set()),
-    "supervisor": ({"attach", "core", "channel", "storage", "strategy", "leyline", "loop_files"}, {"psutil", "pynvml"}),
+    "supervisor": ({"attach", "core", "channel", "storage", "leyline", "loop_files"}, {"psutil", "pynvml"}),
     "trainer": (
         {"core", "guards", "imported", "rate_functions", "channel", "storage"},
         {"torch", "numpy", "blake3", "xxhash"},

@@ -105,7 +105,7 @@ def is_code_loader(node: ast.AST, name: str) -> bool:
         return (node.module or "").split(".", maxsplit=1)[0] in CODE_LOADERS
     if not isinstance(node, ast.Call):
         return False
-    called, exporting = ast.unparse(node.func), "tolariad/trainer/trials/exporting.py"
+    called, exporting = ast.unparse(node.func), "tolariad/trainer/probes/exporting.py"
     # With weights_only torch runs no code of the file. Exports are for other programs.
     is_safe = any(ast.unparse(one) == "weights_only=True" for one in node.keywords)
     loads, saves = called == "torch.load" and not is_safe, called == "torch.save" and name != exporting

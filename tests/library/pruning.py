@@ -1,6 +1,6 @@
 """A small run whose masks and compactions are ordered from a hook: each acts before the next update.
 
-A library run starts no analysis, so the program answers for it: with the units of the plan, as an analysis would find
+The program answers for the analysis: with the units of the plan, as an analysis would find
 them. What lifts masks or leads back is a report of the safety window, which the hook sends in the trainer's name.
 """
 
@@ -29,7 +29,7 @@ from tolariad.core import messages as m
 from tolariad.core.calc.pruning.budget import UnitKind
 from tolariad.core.calc.pruning.verdict import PruningDecision, Trip, WindowAction
 from tolariad.core.queries import pruning
-from tolariad.daemon import program
+from tolariad.daemon import analysing, program
 from tolariad.library import attached, tolaria
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.pruning.plan import joined, plan_of
@@ -339,10 +339,10 @@ def wait_for_checkpoint(task):
 
 def made(run_dir: Path, **options) -> Tolaria:
     """Return a run that may be pruned, although nothing analyses it."""
-    tolaria.require_no_pruning = lambda settings: None
+    tolaria.require_prunable = lambda *given: None
     attached.Trainer = Live
     # Of the recorder, which is a fork of this process.
-    program.NoAnalyses.obey = lambda self, effect: None
+    analysing.Analysing.obey = lambda self, effect: None
     program.ProgramPolicy._take = _take_answers
     return Tolaria({"tolaria": {**CONFIG["tolaria"], **QUICK, **options}}, run_dir=run_dir, accept_config=True)
 

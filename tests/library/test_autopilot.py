@@ -127,6 +127,7 @@ def damaged(tmp_path_factory):
     return events, bits(model)
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize(
     "dies", [(STRUCK + 45, STRUCK + 150), (STRUCK + 80, STRUCK + 161), (STRUCK + 120, STRUCK - 20)]
 )

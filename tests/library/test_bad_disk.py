@@ -28,7 +28,7 @@ def failing(monkeypatch, point: str, times: int, error: str = "EIO"):
     def hook(step):
         if step == EPOCHS * STEPS_PER_EPOCH:
             wait_for(lambda: not is_writing(), "the end of an earlier checkpoint")
-            monkeypatch.setattr(failpoints, "_armed", failpoints._parse(rules))
+            monkeypatch.setattr(failpoints, "armed", failpoints._parse(rules))
 
     return hook
 
@@ -62,7 +62,7 @@ def test_a_disk_that_goes_on_failing_ends_the_call_and_the_next_one_makes_the_en
     """The call raises. Called again, with a disk that works, the run ends with the same bits."""
     with pytest.raises(RunFailed, match="Input/output error"):
         train(tmp_path / "run", failing(monkeypatch, "checkpoint_file", 100))
-    monkeypatch.setattr(failpoints, "_armed", {})
+    monkeypatch.setattr(failpoints, "armed", {})
     model = network()
 
     assert train(tmp_path / "run", model=model).phase == "completed"
@@ -71,7 +71,7 @@ def test_a_disk_that_goes_on_failing_ends_the_call_and_the_next_one_makes_the_en
 
 def test_the_first_checkpoint_is_written_again_too(tmp_path, calm, monkeypatch):
     """Its disk fails before the first step."""
-    monkeypatch.setattr(failpoints, "_armed", failpoints._parse("checkpoint_file:1!EIO,manifest:1!EIO"))
+    monkeypatch.setattr(failpoints, "armed", failpoints._parse("checkpoint_file:1!EIO,manifest:1!EIO"))
     model = network()
     result = train(tmp_path / "run", model=model)
 

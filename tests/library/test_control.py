@@ -29,9 +29,8 @@ from tests.library.live_run import (
     train,
     wait_for,
 )
-from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, network
+from tests.library.small import CONFIG, EPOCHS, STEPS_PER_EPOCH, bits, data, made, network
 from tests.recorded import events_of, of
-from tolariad import Tolaria
 from tolariad.core import messages as m
 from tolariad.daemon.request import StartRefused
 from tolariad.library.failed import RunFailed
@@ -158,12 +157,17 @@ def test_a_stop_ends_train_with_a_checkpoint_and_the_next_call_goes_on(run_dir, 
 
 
 def test_a_loop_of_ones_own_is_paused_sent_back_and_stopped(run_dir):
-    """Its iterators obey the orders; the result says that the run was stopped."""
+    """Its iterators obey the orders; the result says that the run was stopped.
+
+    However late the orders come, the checkpoint of the first epoch is still there.
+    """
     model, given, results = network(), [], []
 
     def work():
         loader = DataLoader(data(), 12, shuffle=True)
-        run = Tolaria(CONFIG, run_dir=run_dir).run(model, None, loader)
+        run = made(run_dir, checkpoint={**CONFIG["tolaria"]["checkpoint"], "keep_last": 100_000}).run(
+            model, None, loader
+        )
         for _ in run.epochs(LONG):
             for x, y in run.batches():
                 given.append(1)
@@ -174,6 +178,7 @@ def test_a_loop_of_ones_own_is_paused_sent_back_and_stopped(run_dir):
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     wait_for(lambda: is_served(run_dir) and asked(run_dir)["step"] > 10)
+    wait_for(lambda: any(one.step == STEPS_PER_EPOCH for one in of(events_of(run_dir), m.CheckpointCommitted)))
     tolaria("pause", run_dir)
     count = len(given)
     time.sleep(0.3)

@@ -10,7 +10,7 @@ from tests.library.small import Hooks, bits, data, loaders, made, network
 from tests.library.small import train as train_plainly
 from tests.recorded import events_of, of
 from tolariad.core import messages as m
-from tolariad.trainer.rollback.slots import Slots
+from tolariad.trainer.rollback.snapshot_slots import Slots
 
 # Of the first epoch: c000001 is the start's.
 AT_EPOCHS_END = "c000002"

@@ -302,13 +302,6 @@ def test_a_completed_run_says_so_and_gives_its_parameters(tmp_path, calm):
     assert bits(model) == calm
 
 
-def test_a_program_that_shall_prune_is_refused(tmp_path):
-    """An analysis builds the task in a process of its own, which has neither this model nor these data."""
-    with pytest.raises(StartRefused, match=r"prune\.enabled: a program's run is not pruned"):
-        train(tmp_path / "run", tolaria=made(tmp_path / "run", prune={"enabled": True}))
-    assert not (tmp_path / "run" / "journal").exists()
-
-
 def test_a_copy_of_a_checkpoint_whose_end_never_comes_is_given_up(tmp_path):
     """The run has ended without it. Neither `checkpoint` nor the end of `train` waits for ever."""
     run = SimpleNamespace(_recorder=SimpleNamespace(over="stopped"), _forget=lambda _: None)

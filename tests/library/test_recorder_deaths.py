@@ -20,7 +20,7 @@ from tolariad.core import messages as m
 from tolariad.daemon import program
 from tolariad.library import recorder
 from tolariad.library.failed import RunFailed
-from tolariad.supervisor.scheduling import cores_of_the_machine
+from tolariad.supervisor.cpu_affinity import cores_of_the_machine
 
 SAID = "The recorder ended without a word"
 

@@ -66,7 +66,13 @@ def test_a_healthy_change_is_never_gone_back_for(name):
 
 @pytest.mark.study
 @pytest.mark.parametrize(
-    "name", ["layer of NaN", "all weights redrawn", "first layer's gradient sign flipped, 200 steps"]
+    "name",
+    [
+        "layer of NaN",
+        "all weights redrawn",
+        "first layer's gradient sign flipped, 200 steps",
+        "loss scale x1000 wrong for 30 steps, Adam",
+    ],
 )
 def test_damaged_weights_are_gone_back_for_and_cost_nothing(name):
     """The run ends as the clean one does, within a tenth of what the fault costs a plain loop."""

@@ -118,6 +118,9 @@ def measured(**fields):
     return lambda request: replace(honest(request), measured=replace(honest(request).measured, **fields))
 
 
+# The loss rises by a tenth.
+by_loss = measured(accuracy_before=1.0, accuracy=0.9, loss_before=0.5, spread=0.1)
+
 # Answers that are complete, but must be refused.
 LIES = {
     "another checkpoint": of(checkpoint="c000099"),
@@ -199,7 +202,7 @@ def main():
         elif name in ACTS:
             ACTS[name](connection, request, request_id)
         else:
-            answer = LIES.get(name, honest)(request)
+            answer = {**LIES, "honest, by a loss": by_loss}.get(name, honest)(request)
             connection.sendall(pruning.framed(pruning.write_answer(request, answer, request_id, "r")))
 
 

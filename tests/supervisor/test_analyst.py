@@ -112,6 +112,16 @@ async def test_a_good_answer_is_one_reply_with_what_the_journal_keeps(run):
     assert (run.folder / reply.found.importance).read_bytes() == b"scores"
 
 
+async def test_a_task_without_accuracy_has_its_loss_in_the_journal(run):
+    """Not the 1.0 that stands for an accuracy there."""
+    async with run.analyst("honest, by a loss") as analyst:
+        analyst.obey(run.effect())
+        found = (await run.reply()).found
+
+    assert (found.accuracy, found.accuracy_masked, found.loss) == (None, None, 0.5)
+    assert found.loss_masked == pytest.approx(0.55)
+
+
 def test_every_act_has_a_reason():
     """The table above names all of them. tests/core/pruning/test_analysis.py has all lies."""
     assert WHY.keys() >= ACTS.keys()

@@ -21,21 +21,21 @@ from tolariad.supervisor.incarnation import Incarnation
 from tolariad.supervisor.procfs import is_running
 
 # The trainer in miniature waits as the real one does, by the real one's code, but for the imports.
-WAITS = PRELUDE.replace('"--printed"', '"--printed", "--spare-fd"').replace(
+WAITS = PRELUDE.replace('"--printed"', '"--printed", "--spare", "--spare-fd"').replace(
     "from tolariad.channel",
     """
+from tolariad import lifelines
+lifelines.die_with_parent(int(args.parent_pid))
 if args.spare_fd:
-    from tolariad import lifelines
     from tolariad.trainer.process import waiting
-    lifelines.die_with_parent(int(args.parent_pid))
-    waiting._import = lambda: None
-    args.printed = waiting.wait_to_train(int(args.spare_fd))
-    if args.printed is None:
+    turn = waiting.wait_to_train(int(args.spare_fd), lambda: None)
+    if turn is None:
         sys.exit(0)
+    args.printed = turn.printed
 from tolariad.channel""",
     1,
 )
-LIVES = "print('trains', args.incarnation, args.printed); time.sleep(600)"
+LIVES = "print('trains', args.incarnation, args.printed, args.spare); time.sleep(600)"
 
 
 class Rig:
@@ -163,6 +163,45 @@ async def test_a_spare_is_given_up_when_memory_gets_short(run_dir, monkeypatch):
     await rig.close()
 
 
+async def test_a_built_spare_is_given_up_when_the_configuration_has_changed(run_dir, monkeypatch):
+    """The next one is built from the new one. Until then a trainer that dies is followed by a new process."""
+    monkeypatch.setattr(spare, "AFTER_S", 0.0)
+    monkeypatch.setattr(spare, "_LOOK_S", 0.02)
+    rig = Rig(run_dir, "built")
+    rig.spares.begin()
+    rig.train(1)
+    await rig.trains(1)
+    await rig.said(m.Spare.READY)
+    rig.state = replace(rig.state, run=replace(rig.state.run, config="{}"))
+    gone = await rig.said(m.Spare.GIVEN_UP)
+    assert gone.why == "it was built from an earlier configuration"
+    assert await becomes_true(lambda: rig.changes()[-1].spare is m.Spare.READY)
+    ready = rig.changes()[-1]
+    assert ready.pid != gone.pid
+
+    # The change and the death come at once.
+    rig.state = replace(rig.state, run=replace(rig.state.run, config="{ }"))
+    assert rig.spares.take(2, "") is None
+    await rig.close()
+
+
+async def test_a_spare_is_told_what_it_does_before_it_waits(run_dir, monkeypatch):
+    """It takes over with the task that it has built."""
+    monkeypatch.setattr(spare, "AFTER_S", 0.0)
+    monkeypatch.setattr(spare, "_LOOK_S", 0.02)
+    rig = Rig(run_dir, "built")
+    rig.spares.begin()
+    rig.train(1)
+    first = await rig.trains(1)
+    await rig.said(m.Spare.READY)
+    os.kill(first, signal.SIGKILL)
+    await rig.notes.wait_for(m.TrainerGone)
+    rig.train(2)
+    await rig.trains(2)
+    assert b"trains 2  built" in rig.output
+    await rig.close()
+
+
 def test_memory_decides_and_a_spare_does_not_come_and_go():
     """What starting one takes is more than what keeping one takes, by what a spare holds."""
     trainer = 8 << 30
@@ -171,6 +210,9 @@ def test_memory_decides_and_a_spare_does_not_come_and_go():
         assert stays or not starts
         if starts:
             assert not why_not("auto", Memory(free - SPARE_BYTES, trainer), exists=True)
+        # One that is built holds a model and data too.
+        if not why_not("built", Memory(free, trainer), exists=False):
+            assert not why_not("auto", Memory(free - trainer, trainer), exists=False)
     assert why_not("auto", Memory(None, trainer), exists=False)
     assert not why_not("auto", Memory(64 << 30, trainer), exists=False)
     for wanted in ("on", True):

@@ -16,7 +16,7 @@ import pytest
 
 from tests.campaign.forks import Forked, shared_template
 from tests.in_memory import tmp_path
-from tests.quick_torch import keep_no_stacks
+from tests.quick_torch import enter_no_pytest, keep_no_stacks
 from tests.recorded import files_of, of
 from tolariad.channel import Reports, TrainerEnd, channel_pair
 from tolariad.core import messages as m
@@ -32,6 +32,7 @@ from tolariad.trainer.torch_private import light_start
 # Of this folder's tests.
 __all__ = ["tmp_path"]
 keep_no_stacks()
+enter_no_pytest()
 light_start.install()  # as the trainer's process does, and as much sooner are these tests there
 
 

@@ -15,10 +15,10 @@ from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.orders.gate import Gate
+from tolariad.trainer.probes.costs import costs
 from tolariad.trainer.step.several import StepperOfUpdates, compute_updates
 from tolariad.trainer.step.undo import UpdateBackup
 from tolariad.trainer.step.updates import Updates
-from tolariad.trainer.trials.costs import costs
 
 FILE = Path(__file__).with_name("tasks") / "updating.py"
 # A step passes `step` after each of its three updates, and once more when it is complete.

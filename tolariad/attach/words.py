@@ -133,6 +133,28 @@ class CheckpointEnd(Word, frozen=True, kw_only=True):
     manifest: str = ""
 
 
+class Analyse(Word, frozen=True, kw_only=True):
+    """To the program: analyse a checkpoint for pruning, within `limit_s`. `request`: in protobuf."""
+
+    cycle: int
+    limit_s: float
+    request: bytes
+
+
+class EndAnalysis(Word, frozen=True, kw_only=True):
+    """To the program: nobody waits for this analysis any more."""
+
+    cycle: int
+
+
+class Analysed(Word, frozen=True, kw_only=True):
+    """To the recorder: the answer to an analysis, in protobuf, or why there is none, as a sentence."""
+
+    cycle: int
+    answer: bytes = b""
+    why: str = ""
+
+
 class Over(Word, frozen=True, kw_only=True):
     """The run has ended here, and its journal is closed. `state`: a capture."""
 
@@ -142,7 +164,22 @@ class Over(Word, frozen=True, kw_only=True):
 
 
 _Any: TypeAlias = (
-    Hello | Begin | Order | Signal | Ended | Refused | Opened | Train | Answered | Figures | Said | CheckpointEnd | Over
+    Hello
+    | Begin
+    | Order
+    | Signal
+    | Ended
+    | Analysed
+    | Refused
+    | Opened
+    | Train
+    | Answered
+    | Figures
+    | Said
+    | CheckpointEnd
+    | Analyse
+    | EndAnalysis
+    | Over
 )
 encode: Final[Callable[[Word], bytes]] = msgspec.msgpack.Encoder().encode
 decode: Final[Callable[[bytes], Word]] = msgspec.msgpack.Decoder(_Any).decode

@@ -14,7 +14,7 @@ from typing import Any, Final
 import click
 import msgspec
 
-from tolariad.cli import naming, output, runs, trials
+from tolariad.cli import naming, output, probes, runs
 from tolariad.cli.errors import CommandError
 from tolariad.config import from_environment, require_extras, schema
 from tolariad.core import queries as q
@@ -26,7 +26,7 @@ from tolariad.core.calc.settings.rules import rate_notes, resolved_json, without
 from tolariad.core.calc.settings.strategies import DEFAULT, NONE
 from tolariad.forensics.words import safe
 from tolariad.kernel.recorder import HOLD_NS
-from tolariad.trainer.trials.words import EstimateCosts
+from tolariad.trainer.probes.messages import EstimateCosts
 
 # A frame of the journal is whole pages; a step's event is about that long.
 _PAGE_BYTES: Final = 4096
@@ -106,10 +106,10 @@ def check(
 
 def _settings(config: Path | None, task: str | None, sets: tuple[str, ...], target: runs.Target | None) -> Settings:
     if target is not None:
-        return trials.settings_for(runs.known_folder(target), config, task, sets)
+        return probes.settings_for(runs.known_folder(target), config, task, sets)
     if config is None and task is None:
         raise click.UsageError("give a configuration, --task, or a run by --run")
-    return trials.settings_of(config, task, sets)
+    return probes.settings_of(config, task, sets)
 
 
 def rehearsed(settings: Settings) -> dict[str, Any] | None:
@@ -138,7 +138,7 @@ def _strategy_line(settings: Settings, found: dict[str, Any]) -> str:
 
 def _costs(resolved: bytes) -> dict[str, Any]:
     """Build and try the task."""
-    return trials.ask(EstimateCosts(config=resolved.decode()), dict[str, Any])
+    return probes.ask(EstimateCosts(config=resolved.decode()), dict[str, Any])
 
 
 class Durable(msgspec.Struct, frozen=True):

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from tolariad.cli import naming, output, runs, trials
+from tolariad.cli import naming, output, probes, runs
+from tolariad.cli.checkpoints import wanted
 from tolariad.cli.errors import CommandError, Exit
-from tolariad.cli.stored import wanted
 from tolariad.core import queries as q
 from tolariad.forensics.words import safe
 from tolariad.storage.export import Exported, NoAverage, Weights
 from tolariad.storage.export import export_weights as export
 from tolariad.storage.verify import CheckpointUnusable
-from tolariad.trainer.trials.words import ExportedState, ExportState
-from tolariad.trainer.trials.words import Weights as Held
+from tolariad.trainer.probes.messages import ExportedState, ExportState
+from tolariad.trainer.probes.messages import Weights as Held
 
 if TYPE_CHECKING:
     from tolariad.core import state as st
@@ -118,7 +118,7 @@ def _for_torch(
         promoted=entry.promoted,
     )
     try:
-        done = trials.ask(trial, ExportedState)
+        done = probes.ask(trial, ExportedState)
     except CommandError as error:
         raise CommandError(Exit.NO, error.what, hint=error.hint, name=error.name) from error
     return done, done.files

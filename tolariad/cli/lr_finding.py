@@ -10,9 +10,9 @@ from typing import Any, Final
 import click
 import msgspec
 
-from tolariad.cli import output, plotting, trials
+from tolariad.cli import output, plotting, probes
 from tolariad.forensics.words import safe
-from tolariad.trainer.trials.words import Sweep, SweepRates
+from tolariad.trainer.probes.messages import Sweep, SweepRates
 
 _STOPS: Final = {
     "diverged": "the smoothed loss is above {times:g} times its best",
@@ -23,7 +23,7 @@ _HEADROOM: Final = 0.5
 
 
 @click.command("lr-find")
-@trials.takes_subject
+@probes.takes_subject
 @click.option("--start", type=click.FloatRange(0, min_open=True), default=1e-7, show_default=True, help="First rate.")
 @click.option("--end", type=click.FloatRange(0, min_open=True), default=10.0, show_default=True, help="Last rate.")
 @click.option("--steps", type=click.IntRange(10, 100_000), default=100, show_default=True, help="Number of steps.")
@@ -39,10 +39,10 @@ def lr_find(*, start: float, end: float, steps: int, no_stop: bool, as_csv: bool
     """
     if end <= start:
         raise click.UsageError(f"--end must be above --start, which is {start:g}")
-    with trials.subject(**given) as subject:
+    with probes.subject(**given) as subject:
         request = SweepRates(config=subject.config, weights=subject.weights, start=start, end=end, steps=steps)
         request = msgspec.structs.replace(request, stop_factor=0.0) if no_stop else request
-        found = trials.ask(request, Sweep)
+        found = probes.ask(request, Sweep)
     if as_json:
         output.put_json({"model": subject.words, **msgspec.to_builtins(found)})
     elif as_csv:
@@ -73,7 +73,7 @@ def _drawing(found: Sweep, columns: int) -> str:
     return plotting.drawn([curve], columns=columns, title=title, log_x=True, marks=marks)
 
 
-def _lines(found: Sweep, request: SweepRates, subject: trials.Subject) -> Iterator[str]:
+def _lines(found: Sweep, request: SweepRates, subject: probes.Subject) -> Iterator[str]:
     """Yield what was swept on what, and what follows from it."""
     last, groups = found.points[-1], {group.name: group for group in found.groups}
     configured = groups[found.swept].base_lr

@@ -9,12 +9,12 @@ from typing import Any, Final
 import click
 import msgspec
 
-from tolariad.cli import output, trials
+from tolariad.cli import output, probes
 from tolariad.cli.errors import CommandError
 from tolariad.cli.tolariad import default_folder
 from tolariad.core.calc.run.exits import EXIT_IO
 from tolariad.forensics.words import safe
-from tolariad.trainer.trials.words import Profile, ProfileSteps
+from tolariad.trainer.probes.messages import Profile, ProfileSteps
 
 _SHOWN: Final = 10
 _NAME_COLUMNS: Final = 44
@@ -22,7 +22,7 @@ _OURS: Final = "tolariad"
 
 
 @click.command()
-@trials.takes_subject
+@probes.takes_subject
 @click.option("--steps", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Number of steps.")
 @click.option("--warmup", type=click.IntRange(0, 10_000), default=5, show_default=True, help="Steps before them.")
 @output.to_file("The trace to write, compressed if it ends in .gz. Default: NAME.trace.json.gz.")
@@ -35,14 +35,14 @@ def profile(*, steps: int, warmup: int, file: Path | None, as_json: bool, **give
     clock come first, then as many under torch's profiler, which slows them down. Open the trace with
     https://ui.perfetto.dev or chrome://tracing. Nothing of a run is changed.
     """
-    with trials.subject(**given) as subject:
+    with probes.subject(**given) as subject:
         trace = file or Path(f"{_name(**given)}.trace.json.gz")
         if not trace.parent.is_dir():
             raise CommandError(EXIT_IO, f"{trace}: there is no folder {trace.parent}", name="NoFolder")
         request = ProfileSteps(
             config=subject.config, weights=subject.weights, warmup=warmup, steps=steps, output=str(trace)
         )
-        found = trials.ask(request, Profile)
+        found = probes.ask(request, Profile)
     if as_json:
         output.put_json({"model": subject.words, **msgspec.to_builtins(found)})
         return 0
@@ -56,7 +56,7 @@ def _name(config: Path | None, task: str | None, folder: Path | None, **_: Any) 
     return (folder if folder is not None else default_folder(config, task)).resolve().name
 
 
-def _lines(found: Profile, subject: trials.Subject) -> Iterator[str]:
+def _lines(found: Profile, subject: probes.Subject) -> Iterator[str]:
     """Yield where the time goes, the dearest operations, and where the trace is."""
     yield f"model          {subject.words}"
     yield f"step           {found.step_ms:.3f} ms, the mean of {output.counted(found.steps, 'step')}"

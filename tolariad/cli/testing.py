@@ -8,17 +8,17 @@ from typing import Any
 import click
 import msgspec
 
-from tolariad.cli import output, trials
+from tolariad.cli import output, probes
 from tolariad.cli.errors import CommandError
 from tolariad.cli.runs import JOURNAL
 from tolariad.cli.tolariad import default_folder
 from tolariad.core.calc.run.exits import EXIT_USAGE
 from tolariad.forensics.words import safe
-from tolariad.trainer.trials.words import Evaluate, Evaluated
+from tolariad.trainer.probes.messages import Evaluate, Evaluated
 
 
 @click.command()
-@trials.takes_subject
+@probes.takes_subject
 @click.option(
     "--ema/--no-ema",
     default=None,
@@ -35,8 +35,8 @@ def test(
     """
     if folder is None:
         folder = _run_of(config, task)
-    with trials.subject(config, task, folder, **given) as subject:
-        found = trials.ask(Evaluate(config=subject.config, weights=subject.weights, averaged=ema), Evaluated)
+    with probes.subject(config, task, folder, **given) as subject:
+        found = probes.ask(Evaluate(config=subject.config, weights=subject.weights, averaged=ema), Evaluated)
     entry = subject.entry
     if entry is None:
         raise RuntimeError("a run's folder gives a checkpoint; this is a defect, please report it")

@@ -19,7 +19,7 @@ from tolariad.cli.runs import JOURNAL, RUNS, by_name, folded
 from tolariad.cli.wrapping import fitted_to
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_DAMAGED, EXIT_IO, ORDERLY
-from tolariad.trainer.trials.words import TakenWeights, TakeWeights
+from tolariad.trainer.probes.messages import TakenWeights, TakeWeights
 
 if TYPE_CHECKING:
     from tolariad.control.replies import RunStatus
@@ -185,7 +185,7 @@ def _begin_from(origin: str | None, with_optimizer: bool) -> From | None:
 
 def _init(file: str, run_dir: Path) -> Init:
     """Copy the weights into a new run's folder, by a process that has torch. Raises CommandError."""
-    from tolariad.cli import trials
+    from tolariad.cli import probes
     from tolariad.daemon.request import Init
 
     named = str(Path(file).absolute())
@@ -194,7 +194,7 @@ def _init(file: str, run_dir: Path) -> Init:
     run_files.make_run_folder(run_dir)
     trial = TakeWeights(config="", file=named, output=str((run_dir / m.INIT_NAME).absolute()))
     try:
-        return Init(file=named, hash=trials.ask(trial, TakenWeights).hash)
+        return Init(file=named, hash=probes.ask(trial, TakenWeights).hash)
     except CommandError:
         with contextlib.suppress(OSError):
             run_dir.rmdir()  # unless it holds something: a refused start leaves no run

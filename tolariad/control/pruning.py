@@ -75,6 +75,7 @@ def _found(state: RunState, found: st.Found) -> PruneFound:
         correlation=finite(found.correlation),
         stability=finite(found.stability),
         accuracy=finite(found.accuracy),
+        loss=finite(found.loss),
         spread=finite(found.spread),
         applicable=refused is None,
         why=refused,

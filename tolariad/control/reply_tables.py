@@ -157,7 +157,8 @@ class PruneFound(Copying, frozen=True, kw_only=True):
     * `channels`, `parameters`: the number of channels and of parameters in the units that it chose.
     * `correlation`: the rank correlation of the importance with the measured change of the loss.
     * `stability`: the rank correlation of the importance with that of the last analysis.
-    * `accuracy`: the accuracy of the model as it was analysed; 1 if the task has none and is judged by its loss.
+    * `accuracy`: the accuracy of the model as it was analysed; absent if the task has none.
+    * `loss`: its loss, if the task has no accuracy.
     * `spread`: the spread of the accuracy, or of the loss relative to itself, in repeated validations.
     * `applicable`: `PruneApply` would be accepted; if not, `why` is the reason.
     """
@@ -174,6 +175,7 @@ class PruneFound(Copying, frozen=True, kw_only=True):
     correlation: float | None
     stability: float | None
     accuracy: float | None
+    loss: float | None
     spread: float | None
     seconds: float
     applicable: bool

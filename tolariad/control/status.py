@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from tolariad.control.notices import said_status, trouble_status
 from tolariad.control.pruning import prune_summary
 from tolariad.control.replies import (
     CheckpointStatus,
@@ -21,7 +22,6 @@ from tolariad.control.replies import (
     StageStatus,
     TrainerStatus,
 )
-from tolariad.control.said_status import said_status, trouble_status
 from tolariad.control.strategy_status import strategy_status
 from tolariad.control.tables import growing
 from tolariad.core import queries as q

@@ -13,13 +13,15 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad.core import messages as m
 from tolariad.core.calc.settings.model import Settings
-from tolariad.daemon.late import Late
+from tolariad.daemon.lazy import Lazy
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.loop_files import in_thread
 from tolariad.supervisor.output import Sink
 
 if TYPE_CHECKING:
+    from tolariad.attach import words
     from tolariad.supervisor.analyst import Analyst
+    from tolariad.supervisor.analyst_of_program import AnalystOfProgram
 
 _log: Final = logging.getLogger(__name__)
 
@@ -36,11 +38,16 @@ class Analysing:
         *,
         core: Callable[[], tuple[int, ...]] = tuple,
         cores: tuple[int, ...] = (),
+        ask: Callable[[words.Word], None] | None = None,
     ) -> None:
-        """`sinks` get the output of the process. `core`, `cores`: as in AnalystSetup."""
+        """`sinks` get the output of the process. `core`, `cores`: as in AnalystSetup.
+
+        `ask`: sends a message to the program that analyses; None: a process of ours does.
+        """
         self._settings, self._run_dir, self._sinks = settings, run_dir, sinks
-        self._submit, self._core, self._cores = submit, core, cores
-        self._analyst = Late(self._begin, "The analysis")
+        self._submit, self._core, self._cores, self._ask = submit, core, cores, ask
+        self._analyst = Lazy(self._begin, "The analysis")
+        self._of_program: AnalystOfProgram | None = None
 
     def obey(self, effect: m.AnalyzeCheckpoint | m.CancelAnalysis) -> None:
         """Begin an analysis, or end one."""
@@ -60,7 +67,17 @@ class Analysing:
             core=self._core,
             cores=self._cores,
         )
-        return Analyst(setup, self._submit)
+        if self._ask is None:
+            return Analyst(setup, self._submit)
+        from tolariad.supervisor.analyst_of_program import AnalystOfProgram
+
+        self._of_program = AnalystOfProgram(setup, self._submit, self._ask)
+        return self._of_program
+
+    def take(self, answer: words.Analysed) -> None:
+        """Take the answer of the program that was asked."""
+        if self._of_program is not None:
+            self._of_program.take(answer)
 
     def _fail(self, effect: m.AnalyzeCheckpoint | m.CancelAnalysis, error: Exception) -> None:
         _log.exception("Nothing can be analysed")

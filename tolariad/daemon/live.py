@@ -33,8 +33,6 @@ from tolariad.core.calc.settings.model import STOP_BUDGET_S, Settings
 from tolariad.core.calc.text.plain import safe_lines
 from tolariad.core.state.run_state import RunState
 from tolariad.daemon import leaving
-from tolariad.daemon.asking import Asking
-from tolariad.daemon.attend import Attendant
 from tolariad.daemon.disk import measured, watch_disk
 from tolariad.daemon.opening import OpenRun, begin
 from tolariad.daemon.place import PlaceWatch, RunPlace
@@ -45,6 +43,8 @@ from tolariad.daemon.request import FolderLost, RunRequest, refusing
 from tolariad.daemon.showing import Showing
 from tolariad.daemon.signal_handler import SignalHandler
 from tolariad.daemon.spending import Spending
+from tolariad.daemon.strategy import Asking
+from tolariad.daemon.watchdog import Watchdog
 from tolariad.kernel import Kernel, Published
 from tolariad.supervisor import Supervisor
 from tolariad.supervisor.activation import PassedSocket
@@ -243,7 +243,7 @@ class Host:
         # The default is 5 ms, for which the kernel's thread would wait while the loop computes.
         sys.setswitchinterval(_SWITCH_INTERVAL_S)
         budget_s = self._request.stop_budget_s or STOP_BUDGET_S
-        attendant = Attendant(self._notifier, self._kernel, self._port.view, self._stop_is_overdue, budget_s)
+        attendant = Watchdog(self._notifier, self._kernel, self._port.view, self._stop_is_overdue, budget_s)
         self._start(attendant.run(), "attendant")
         self._start(self._tell_spending(), "spending")
         self._start(watch_disk(self._run.journal, self._kernel, self._run.resolved.settings), "disk watch")

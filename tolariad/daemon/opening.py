@@ -42,7 +42,7 @@ from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
 from tolariad.core.state.replay import ReplayError, newest_usable, replay_records
 from tolariad.core.state.run_state import RunState
-from tolariad.daemon import anew, changes, parent
+from tolariad.daemon import changes, fresh_start, parent
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.request import RunRequest, StartRefused, refusing
 from tolariad.daemon.settings import GIVEN_NAME, RESOLVED_NAME, Resolved
@@ -96,7 +96,7 @@ def open_run(request: RunRequest, mode: m.StartMode, notifier: Notifier) -> Open
     journal = _open_journal(folder, asked.journal)
     try:
         state = _fold(journal, notifier)
-        if mode is not m.StartMode.ACTIVATED and anew.never_trained(state):
+        if mode is not m.StartMode.ACTIVATED and fresh_start.never_trained(state):
             own = settings_of.load(request, state.run.config)
             if state.run.phase is st.Phase.FAILED or changes.differs(state, settings_of.resolve(own, 0), request):
                 return _begin_anew(request, mode, own, journal, state)
@@ -110,7 +110,7 @@ def _begin_anew(request: RunRequest, mode: m.StartMode, asked: Settings, journal
     """Set the journal of a run that never trained aside, and open a new one."""
     folder = journal.folder.parent
     with refusing(EXIT_IO, f"the earlier attempt in {folder} cannot be set aside", OSError):
-        aside = anew.set_aside(folder, "checkpoints", JOURNAL_NAME)
+        aside = fresh_start.set_aside(folder, "checkpoints", JOURNAL_NAME)
     fresh = _open_journal(folder, asked.journal)
     try:
         # Only now: a start beside this one finds one of the two locked.

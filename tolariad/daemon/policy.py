@@ -20,9 +20,9 @@ from tolariad.daemon.opening import OpenRun, earlier_threads
 from tolariad.daemon.request import RunRequest, refusing
 from tolariad.daemon.settings import RESOLVED_NAME
 from tolariad.supervisor import FormerTrainer, TrainerSetup
+from tolariad.supervisor.cpu_affinity import Scheduling
 from tolariad.supervisor.incarnation import Incarnation, Recorder, RunningTrainer
 from tolariad.supervisor.output import Sink
-from tolariad.supervisor.scheduling import Scheduling
 from tolariad.supervisor.spare import Spares
 from tolariad.telemetry.writer import LogFile
 

@@ -18,14 +18,15 @@ from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_IO
 from tolariad.core.decision import Accepted, Answer
+from tolariad.daemon.analysing import Analysing
 from tolariad.daemon.opening import OpenRun
 from tolariad.daemon.policy import Analyses, End
 from tolariad.daemon.said import Saying
 from tolariad.supervisor import FormerTrainer, Timeouts, TrainerSetup
 from tolariad.supervisor.attached import AttachedIncarnation, Program
+from tolariad.supervisor.cpu_affinity import Scheduling, cores_of_the_machine
 from tolariad.supervisor.incarnation import Recorder, RunningTrainer
 from tolariad.supervisor.output import Sink
-from tolariad.supervisor.scheduling import Scheduling, cores_of_the_machine
 
 if TYPE_CHECKING:
     from tolariad.kernel import Kernel, Published
@@ -36,21 +37,6 @@ _LEFT: Final = "the program's call has ended"
 
 def _frozen(run: st.Run) -> str:
     return f"{run.why}; the run is frozen"
-
-
-class NoAnalyses:
-    """Gives no analysis a result. `Tolaria` refuses to prune: model and data exist in the program only."""
-
-    def __init__(self, submit: Callable[[m.AnalysisReply], None]) -> None:
-        self._submit = submit
-
-    def obey(self, effect: m.AnalyzeCheckpoint | m.CancelAnalysis) -> None:
-        """Answer an analysis."""
-        if isinstance(effect, m.AnalyzeCheckpoint):
-            self._submit(m.AnalysisReply(cycle=effect.request.cycle, why="a program's checkpoints are not analysed"))
-
-    async def close(self) -> None:
-        """Nothing was begun."""
 
 
 class ProgramPolicy:
@@ -72,6 +58,7 @@ class ProgramPolicy:
         self._kernel: Kernel | None = None
         self._end: End = lambda _: None
         self._living: AttachedIncarnation | None = None
+        self._analysing: Analysing | None = None
         # The program raises, or has left its loop: it trains no more.
         self._has_left = False
 
@@ -105,8 +92,10 @@ class ProgramPolicy:
         return self._living
 
     def analyses(self, submit: Callable[[m.AnalysisReply], None], _: Scheduling) -> Analyses:
-        """Analyse nothing."""
-        return NoAnalyses(submit)
+        """Have the program analyse: its model and data exist there only."""
+        settings, run_dir = self._run.resolved.settings, self._run.run_dir
+        self._analysing = Analysing(settings, run_dir, self.sinks, submit, ask=self._program.send)
+        return self._analysing
 
     def former(self) -> FormerTrainer | None:
         """No trainer of an earlier host is ever killed: it may be this program."""
@@ -202,6 +191,8 @@ class ProgramPolicy:
                 self._order(word.command, lambda answer: self._answer(word.number, answer))
             case words.Signal():
                 self._take_signal(word.name)
+            case words.Analysed() if self._analysing is not None:
+                self._analysing.take(word)
             case words.Ended() if self._living is not None and self._living.number == word.incarnation:
                 self._has_left = not word.was_told
                 self._living.ended(word)

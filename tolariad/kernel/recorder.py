@@ -13,13 +13,13 @@ from journal import Journal, JournalError, Recovery
 from tolariad.channel import ChannelError, DaemonEnd
 from tolariad.core import messages as m
 from tolariad.core import queries as q
+from tolariad.core.calc.run.cpu_placement import Pace
 from tolariad.core.calc.run.exits import EXIT_IO
-from tolariad.core.calc.run.scheduling import Pace
 from tolariad.core.rules.table.decide import overdue
 from tolariad.core.state.run_state import RunState, capture
 from tolariad.kernel.marks import StateMarks
-from tolariad.kernel.scheduling import Scheduling
 from tolariad.kernel.script import ScriptLoader
+from tolariad.kernel.thread_priority import Scheduling
 from tolariad.kernel.trainer_link import TrainerLink
 from tolariad.kernel.turn import AnswerTo, Published, Turn, log, refuse_late
 from tolariad.kernel.wakeup import DOZE_MS, FLOW_NS, HELD_LOOK_MS, LOOKS, SLEEP_MAX_MS, Wakeup

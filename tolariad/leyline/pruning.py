@@ -284,6 +284,7 @@ def _measured(message: pb.MaskMeasurement) -> MaskMeasure:
         structure=message.structure,
         without_gradient=tuple(message.without_gradient),
         memory=message.memory if message.HasField("memory") else None,
+        loss_before=message.loss_before if message.HasField("loss_before") else None,
     )
 
 

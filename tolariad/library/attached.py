@@ -26,12 +26,14 @@ from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_CONFIG, ORDERLY
+from tolariad.core.calc.settings.rules import read_resolved
 from tolariad.core.decision import Accepted
 from tolariad.core.state.run_state import RunState, read_capture
 from tolariad.daemon.children import kept_from_children
+from tolariad.library.analyses import Analyses
 from tolariad.library.failed import RunFailed
+from tolariad.library.notices import Saying
 from tolariad.library.recorder import Recorder
-from tolariad.library.saying import Saying
 from tolariad.refusal import StartRefused
 from tolariad.storage import CheckpointUnusable, copy_checkpoint
 from tolariad.trainer.build import build
@@ -81,6 +83,7 @@ class Attached:
         self._figures = words.Figures(values=q.figures_of(progress), names=progress.metric_names)
         self._run_dir, self._run_id = Path(hello.run_dir), self._recorder.opened.run_id
         self._saying = Saying()
+        self._analyses: Analyses | None = None
 
     @classmethod
     def open(cls, hello: words.Hello, task: Any, workers: int, stepper: type[Stepper] | None = None) -> Attached:
@@ -93,13 +96,16 @@ class Attached:
             live._build(task, accept_data=hello.accept_data)
         except BaseException:
             live._recorder.leave()
-            live._saying.close()
+            live._close()
             raise
         return live
 
     def _build(self, task: Any, *, accept_data: bool) -> None:
         opened = self._recorder.opened
         with kept_from_children(self._run_dir, self._recorder.descriptor):  # fingerprints may be taken in a worker
+            if read_resolved(opened.config.encode()).prune.enabled:
+                # Before the build: an analysis begins with the model that the program has passed.
+                self._analyses = Analyses(task, opened.config.encode(), self._run_dir, self._tell_analysed)
             self._setup: Setup = build(opened.config.encode(), opened.threads, FoundTask(task, ""))
         other = q.other_data(self._state.progress, self._setup.environment)
         if other and not accept_data:
@@ -250,9 +256,18 @@ class Attached:
                 self._give_cores_back()
             else:
                 self._state = _state_of(self._recorder.over.state)
-            self._saying.close()
+            self._close()
         for thread in self._copying:
             thread.join()
+
+    def _close(self) -> None:
+        if self._analyses is not None:
+            self._analyses.close()
+        self._saying.close()
+
+    def _tell_analysed(self, answer: words.Analysed) -> None:
+        """Pass an answer on. The recorder that asked may have been replaced."""
+        self._recorder.tell(answer)
 
     def _give_cores_back(self) -> None:
         """Give the threads of this program their cores back, if a recorder that is gone has taken one."""
@@ -267,6 +282,8 @@ class Attached:
         match word:
             case words.Said(text=text):
                 self._saying.note(text)
+            case words.Analyse() | words.EndAnalysis() if self._analyses is not None:
+                self._analyses.ask(word)
             case words.CheckpointEnd():
                 for ends in self._ends:
                     ends.put(word)

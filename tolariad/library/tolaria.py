@@ -33,11 +33,12 @@ from tolariad import config as reading
 from tolariad.attach import spawn
 from tolariad.core import queries as q
 from tolariad.core import state as st
-from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_TERMINATED
+from tolariad.core.calc.run.exits import EXIT_TERMINATED
 from tolariad.core.calc.settings.model import Settings, SignalSettings
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.core.calc.settings.task_defaults import GIVEN
 from tolariad.core.state.run_state import RunState
+from tolariad.library.analyses import require_prunable
 from tolariad.library.attached import Attached
 from tolariad.library.failed import RunFailed
 from tolariad.library.folders import warn_of_another
@@ -178,7 +179,7 @@ class Tolaria:
             yield from drive(trainer)
 
         settings = replace(settings, task=settings.task or GIVEN)
-        require_no_pruning(settings)
+        require_prunable(settings, given)
         warn_of_another(self.run_dir)
         wanted = hello(
             run_dir=str(self.run_dir.absolute()),
@@ -268,19 +269,6 @@ class Tolaria:
         live = self._live
         found = live.figures() if live is not None else q.figures_of(self._state.progress)
         return found | (self._loop.metrics if self._loop is not None else {})
-
-
-def require_no_pruning(settings: Settings) -> None:
-    """Raise StartRefused if pruning is enabled: an analysis builds the task in a process of its own."""
-    if settings.prune.enabled:
-        why = (
-            "prune.enabled: a program's run is not pruned. Checkpoints are analysed in a process of their own, and the "
-            "model and the data of this run exist in this program only"
-        )
-        hint = (
-            "set prune.enabled to false; or write a task (docs/task.md) and start it with `tolariad run`, which prunes"
-        )
-        raise StartRefused(EXIT_CONFIG, why, hint)
 
 
 def _ending(words: SignalSettings) -> frozenset[int]:

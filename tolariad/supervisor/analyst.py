@@ -30,6 +30,7 @@ from tolariad import run_files
 from tolariad.core import messages as m
 from tolariad.core.calc.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, choice_of, refusal_of
 from tolariad.core.calc.pruning.known import KnownImportance
+from tolariad.core.calc.pruning.verdict import loss_by_accuracy
 from tolariad.core.calc.settings.pruning import Prune
 from tolariad.leyline import MessageRefused
 from tolariad.leyline.pruning import LENGTH_BYTES, AnalysisFailed, framed, length_of, read_answer, write_request
@@ -244,6 +245,7 @@ async def _asked(
 def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> m.PruneAnalyzed:
     """Return the event with the part of the answer that the journal keeps."""
     choice = choice_of(answer.groups, answer.shapes, answer.parameters, request)
+    measured, loss = answer.measured, answer.measured.loss_before
     return m.PruneAnalyzed(
         cycle=request.cycle,
         decision=answer.decision,
@@ -259,14 +261,16 @@ def found_in(request: AnalysisRequest, answer: AnalysisAnswer) -> m.PruneAnalyze
         refused=len(answer.refused),
         samples=answer.samples,
         estimator=answer.estimator,
-        accuracy=answer.measured.accuracy_before,
-        accuracy_masked=answer.measured.accuracy,
-        spread=answer.measured.spread,
+        spread=measured.spread,
         correlation=answer.correlation,
         stability=answer.stability,
         importance=request.output,
         importance_size=answer.file_bytes,
         seconds=answer.seconds,
+        accuracy=measured.accuracy_before if loss is None else None,
+        accuracy_masked=measured.accuracy if loss is None else None,
+        loss=loss,
+        loss_masked=None if loss is None else loss_by_accuracy(measured.accuracy, loss),
     )
 
 

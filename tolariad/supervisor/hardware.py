@@ -14,7 +14,7 @@ from typing import Any, Final
 import psutil
 
 from tolariad.leyline import HardwareContext
-from tolariad.supervisor.ring import free_memory
+from tolariad.supervisor.arena import free_memory
 
 _log = logging.getLogger(__name__)
 _GIB: Final = 1024.0**3

@@ -18,7 +18,7 @@ from typing import Final, TypeAlias
 from tolariad.core import messages as m
 from tolariad.storage.latest import LATEST, name_newest
 from tolariad.storage.remove import InUse, remove, sweep
-from tolariad.supervisor.ring import MemoryRing
+from tolariad.supervisor.arena import SnapshotArena
 
 _log: Final = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class SavedStates:
     ) -> None:
         self._root = root
         self._submit = submit
-        self._ring = MemoryRing(submit)
+        self._ring = SnapshotArena(submit)
         self.arena = self._ring.descriptor
         self._removals: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="checkpoint-removal", daemon=True)

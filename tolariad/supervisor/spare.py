@@ -1,7 +1,8 @@
 """The spare: a process that has imported torch and waits to become the next trainer.
 
-It imports only. The task is built when it has taken over, so that nothing of the user's code runs twice at a time, and
-files, configuration and random state are those that any new trainer finds.
+It imports only, unless `trainer.spare` is `built`. The task is built when it has taken over, so that nothing of the
+user's code runs twice at a time, and files, configuration and random state are those that any new trainer finds. One
+that was built is used only if the configuration is still the one that it was built from.
 
 Promises: a spare holds no lock of the run and no device, and it ends with its daemon. One that fails costs a run
 nothing: the next trainer is started as usual.
@@ -21,7 +22,7 @@ from tolariad.core import state as st
 from tolariad.core.calc.run.spare import Memory, Wanted, why_not
 from tolariad.core.state.run_state import RunState
 from tolariad.supervisor.procfs import available_bytes, resident_bytes
-from tolariad.supervisor.started import StartedTrainer, TrainerSetup
+from tolariad.supervisor.started import StartedTrainer, TrainerSetup, Waits
 
 _log: Final = logging.getLogger(__name__)
 
@@ -42,7 +43,10 @@ class Spares:
     ) -> None:
         """`state`: the state after the last durable event."""
         self._setup, self._wanted, self._state, self._submit = setup, wanted, state, submit
+        self._waits: Waits = "built" if wanted == "built" else "imported"
         self._spare: StartedTrainer | None = None
+        # The configuration when it was started.
+        self._config = ""
         self._is_ready = False
         self._since = 0.0
         # Which trainer trains, and since when.
@@ -83,10 +87,10 @@ class Spares:
         memory = Memory(available_bytes(), resident_bytes(trainer.pid) if trainer.alive else 0)
         why = why_not(self._wanted, memory, exists=self._spare is not None)
         if self._spare is not None:
-            self._attend(self._spare, why, now)
+            self._attend(self._spare, why or self._why_stale(), now)
         elif trains and not why and now - self._trains_since >= AFTER_S and now >= self._not_before:
-            self._spare = StartedTrainer(trains + 1, self._setup, waits=True)
-            self._is_ready, self._since = False, now
+            self._spare = StartedTrainer(trains + 1, self._setup, waits=self._waits)
+            self._is_ready, self._since, self._config = False, now, state.run.config
             asyncio.get_running_loop().add_reader(self._spare.child.pidfd, self._ended, self._spare)
 
     def _attend(self, spare: StartedTrainer, why: str, now: float) -> None:
@@ -101,6 +105,10 @@ class Spares:
             self._give_up(f"it did not get ready within {_IMPORTED_WITHIN_S:.0f} s")
         self.memory = resident_bytes(spare.child.pid) if self._spare is not None and self._is_ready else None
 
+    def _why_stale(self) -> str:
+        changed = self._waits == "built" and self._state().run.config != self._config
+        return "it was built from an earlier configuration" if changed else ""
+
     def take(self, number: int, printed: str) -> StartedTrainer | None:
         """Return the spare as trainer `number`, if there is one. One that still imports is ahead of a new process.
 
@@ -109,8 +117,9 @@ class Spares:
         spare = self._spare
         if spare is None:
             return None
-        if spare.number != number:
-            self._give_up("the next trainer has another number")
+        why = "the next trainer has another number" if spare.number != number else self._why_stale()
+        if why:
+            self._give_up(why)
             return None
         try:
             spare.go(printed)

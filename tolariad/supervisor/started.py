@@ -1,6 +1,7 @@
 """A trainer's process as it is started: with a channel and a page of its own, and its output in a pipe.
 
-One that waits is a spare: it imports torch, says so over a socket, and becomes the trainer when it is told.
+One that waits is a spare: it imports torch, may build the task, says so over a socket, and becomes the trainer when it
+is told.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import socket
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 
@@ -22,6 +23,8 @@ from tolariad.supervisor.process import ChildProcess, child_environment
 # What a spare says when it has imported everything, and what it is told before the mark of a printed traceback.
 READY: Final = b"r"
 GO: Final = b"g"
+# What a spare does before it waits.
+Waits: TypeAlias = Literal["imported", "built"]
 
 
 class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,10 +64,11 @@ class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
 class StartedTrainer:
     """The process of trainer `number`, and the daemon's ends of what connects it."""
 
-    def __init__(self, number: int, setup: TrainerSetup, printed: str = "", *, waits: bool = False) -> None:
+    def __init__(self, number: int, setup: TrainerSetup, printed: str = "", *, waits: Waits | None = None) -> None:
         """Start the process. Raises OSError if that fails, and releases everything it had opened.
 
-        `printed`: the mark of the traceback that an earlier trainer printed. `waits`: it is a spare.
+        `printed`: the mark of the traceback that an earlier trainer printed. `waits`: it is a spare, and how far it
+        gets before it waits.
         """
         self.number = number
         self._spare: socket.socket | None = None
@@ -81,12 +85,12 @@ class StartedTrainer:
             handed_over.callback(os.close, writer)
             command = setup.command_line(number, theirs.fileno(), self.end.page.descriptor, printed)
             passed = [theirs.fileno(), self.end.page.descriptor, *(() if setup.ring is None else (setup.ring,))]
-            if waits:
+            if waits is not None:
                 self._spare, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
                 undo.callback(self._spare.close)
                 handed_over.callback(its.close)
                 self._spare.setblocking(False)
-                command = (*command, "--spare-fd", str(its.fileno()))
+                command = (*command, "--spare", waits, "--spare-fd", str(its.fileno()))
                 passed.append(its.fileno())
             self.child = ChildProcess.spawn(command, child_environment(setup.environment), writer, tuple(passed))
             undo.pop_all()

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.loop import Trainer
+    from tolariad.trainer.process.waiting import Turn
+    from tolariad.trainer.setup import Setup
 
 EXIT_EXCEPTION: Final = 1
 _CONFIG_BYTES_MAX: Final = 1 << 24  # the resolved configuration contains every default
@@ -48,6 +50,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--page-fd", type=int)
     parser.add_argument("--ring-fd", type=int, help="descriptor of the memory for snapshots")
     parser.add_argument("--parent-pid", type=int)
+    parser.add_argument("--spare", choices=("imported", "built"), help="what a spare does before it waits")
     parser.add_argument("--spare-fd", type=int, help="socket on which a spare waits until it is to train")
     parser.add_argument("--printed", default="", help="mark of the traceback that an earlier trainer printed")
     parser.add_argument(
@@ -68,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if arguments.trial:
             if sys.platform == "linux":
                 lifelines.die_with_parent(os.getppid())
-            from tolariad.trainer.trials.answering import answer
+            from tolariad.trainer.probes.answering import answer
 
             return answer()
         return _analyse(arguments) if arguments.analyse else _serve(arguments)
@@ -108,13 +111,15 @@ def _serve(arguments: argparse.Namespace) -> int:
     lifelines.be_ordinary()
     signals.leave_to_the_daemon()
     lifelines.offer_as_victim(lifelines.TRAINER_SCORE)
-    printed: str | None = arguments.printed
-    if arguments.spare_fd is not None:
-        from tolariad.trainer.process.waiting import wait_to_train
-
-        printed = wait_to_train(arguments.spare_fd)
-    if printed is None:
-        return 0
+    ring = () if arguments.ring_fd is None else (arguments.ring_fd,)
+    # Before any code of the task runs: it may fork.
+    lifelines.guard_children((arguments.channel_fd, arguments.page_fd, *ring))
+    printed, setup = arguments.printed, None
+    if arguments.spare is not None:
+        turn = _as_spare(arguments)
+        if turn is None:
+            return 0
+        printed, setup = turn
     dump_stacks_on_request(arguments.run)
 
     from tolariad.channel import Activity, Page, TrainerEnd
@@ -126,21 +131,39 @@ def _serve(arguments: argparse.Namespace) -> int:
 
     beat()
     lock = lock_run(arguments.run, beat)
-    ring = () if arguments.ring_fd is None else (arguments.ring_fd,)
-    lifelines.guard_children((arguments.channel_fd, lock, arguments.page_fd, *ring))
+    lifelines.guard_children((lock,))
     beat()
     end = TrainerEnd(socket.socket(fileno=arguments.channel_fd), page)
-    return _train(arguments, end, printed)
+    return _train(arguments, end, printed, setup)
 
 
-def _train(arguments: argparse.Namespace, end: TrainerEnd, printed: str) -> int:
+def _as_spare(arguments: argparse.Namespace) -> Turn | None:
+    """Wait, after what `--spare` says, until this process is to train. Return None if that never comes."""
+    from tolariad.trainer.process import waiting
+
+    def built() -> Setup | None:
+        return waiting.built(_config(arguments), arguments.torch_threads)
+
+    return waiting.wait_to_train(arguments.spare_fd, built if arguments.spare == "built" else waiting.imported)
+
+
+def _config(arguments: argparse.Namespace) -> bytes:
+    resolved = arguments.config_json
+    return run_files.read_file(resolved.parent, resolved.name, _CONFIG_BYTES_MAX)
+
+
+def _train(arguments: argparse.Namespace, end: TrainerEnd, printed: str, setup: Setup | None) -> int:
     """Build and train. Report the reason of the end before the process ends."""
     from tolariad.trainer.process.lifecycle import End, built, see_through
 
     def build() -> Trainer:
-        resolved, threads = arguments.config_json, arguments.torch_threads
-        config = run_files.read_file(resolved.parent, resolved.name, _CONFIG_BYTES_MAX)
-        return built(end, arguments.run, arguments.run_id, config=config, threads=threads, ring=arguments.ring_fd)
+        return built(
+            *(end, arguments.run, arguments.run_id),
+            config=_config(arguments),
+            threads=arguments.torch_threads,
+            ring=arguments.ring_fd,
+            setup=setup,
+        )
 
     ending = see_through(build, end)
     text = shortened(ending.traceback, printed)

@@ -39,7 +39,6 @@ from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
 from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
 from tolariad.trainer.parts.part import Trained
-from tolariad.trainer.process.code import code_of
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import measured
 from tolariad.trainer.step.fetch import EpochBegins, Fetch
@@ -48,7 +47,6 @@ from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import try_evaluate
 from tolariad.trainer.tasks.callbacks import Callbacks
 from tolariad.trainer.tasks.context import HookContext
-from tolariad.trainer.tasks.given import program_of
 from tolariad.trainer.torch_private import compiler
 from tolariad.trainer.validations import Validations
 
@@ -187,7 +185,7 @@ class Trainer:
                 slots=tuple(m.SlotFound(name, one.slot.layer_depth) for name, one in setup.garden.plots.items()),
                 blueprints=setup.garden.blueprints,
                 sources=setup.garden.sources,
-                code=code_of(program_of(setup.task)),
+                code=setup.code.at_start(setup.task),
             )
         )
         reporter = self._reporter
@@ -225,9 +223,10 @@ class Trainer:
         self._saver.abort(position.step, f"rollback {target.rollback}")
         self._snapshots.abort(position.step, f"rollback {target.rollback}")
         self.stepper.stand_at(position)
+        self.stepper.count_tokens(target.tokens_left, position.step)
         self.stepper.follow(None)
         self.stages.go_back()
-        self._architecture.begin()
+        self._begin_architecture()
         self.validations.begin_anew()
         self._order = standing_at(self._order, target.checkpoint, position)
         # Gated: no update may begin before this position is durable.
@@ -252,9 +251,13 @@ class Trainer:
         self._fetch.tell_findings()
         self.stepper.follow(script)
         self.stages.follow(self._order)
-        self._architecture.begin()
+        self._begin_architecture()
         id_ = self._order.checkpoint.id if self._order.checkpoint else ""
         self._reporter.report(m.TrainingStartedReport(step=self.step, checkpoint=id_, rates=self.setup.standing))
+
+    def _begin_architecture(self) -> None:
+        self._architecture.begin()
+        self.stepper.begin_hooks(any_=self._callbacks.has("on_step_end") or self._architecture.is_on)
 
     def _restore(self, order: m.TrainFrom) -> None:
         def each() -> None:
@@ -284,12 +287,13 @@ class Trainer:
         batches = self.stopwatch.fed(self._fetch.batches(epoch, self.stepper.position.batch))
         self.stopwatch.begin()
         while not self._is_over and (group := self._fetch.of_step(batches)):
-            before = self.step
+            before = self.stepper.position.step
             yield group
-            if self.validations.waits or self.validations.is_due(before):
+            if self.validations.is_called(before):
                 with self.stopwatch.standing():
                     self._validate_within()
-            self._insurer.saw(group, self.step)
+            if self._insurer.order is not None:
+                self._insurer.saw(group, self.step)
             if not (self._is_loop and self.stepper.position.batch == self.setup.train.batches):
                 self._stop()
         self.stepper.settle()
@@ -333,19 +337,21 @@ class Trainer:
     def _is_over(self) -> bool:
         """Return whether no further update is to be made, although epochs may be left."""
         last = self._order.last_step
-        return self._boundary.told_to_end or (last is not None and self.step >= last and not self._progress.rerunning)
+        is_last = self.stepper.has_all_tokens or (last is not None and self.step >= last)
+        return self._boundary.told_to_end or (is_last and not self._progress.rerunning)
 
     def _stop(self) -> None:
         """Obey orders: first repeat those of the re-run that acted at this boundary, then the pending ones."""
         self._repeat_orders()
-        if self._architecture.has_news:
+        if self._architecture.waiting and self._architecture.has_news:
             self.stepper.settle()
             self._architecture.tell()
         if self._rates.regrouped:
             # First report the step that was made with the old rates.
             self.stepper.settle()
             self._rates.tell_groups(self.step + 1)
-        self._insurer.at_boundary(self.stepper.position)
+        if self._insurer.order is not None:
+            self._insurer.at_boundary(self.stepper.position)
         self._boundary.stop()
 
     def _repeat_orders(self) -> None:
@@ -356,7 +362,8 @@ class Trainer:
         if self.stepper.rerun.orders and (due := self.stepper.rerun.orders_before(self.step + 1, epoch)):
             self.stepper.settle()  # as when they were obeyed: the detector has judged the last step
             self._orders.repeat(due)
-        progress.compare_epochs(epoch, self._order.epoch_finished)
+        if progress.is_behind != (epoch <= self._order.epoch_finished):
+            progress.compare_epochs(epoch, self._order.epoch_finished)
         if self._order.tell_rates and not progress.rerunning and not progress.is_behind:
             self._order = replace(self._order, tell_rates=False)
             self._reporter.report(m.RatesStandingReport(rates=self.setup.standing))

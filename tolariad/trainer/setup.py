@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from tolariad.trainer.health.stages import Stages
 from tolariad.trainer.orders.numbered import ActedOrders
+from tolariad.trainer.process.code import LoadedCode
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.step.metrics import StepMetrics
 
@@ -77,6 +78,7 @@ class Setup:
     metrics: StepMetrics = field(default_factory=StepMetrics)
     parts: list[Part] = field(default_factory=list)
     stages: Stages = field(default_factory=Stages)
+    code: LoadedCode = field(default_factory=LoadedCode)
 
     @property
     def standing(self) -> m.Standing:

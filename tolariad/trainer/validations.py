@@ -46,11 +46,18 @@ class Validations:
         else:
             self.metrics = self._made(given, 0)
 
-    def is_due(self, before: int) -> bool:
-        """Return whether one is due within the epoch. `before`: the number of steps before the batch just made."""
+    def is_called(self, before: int) -> bool:
+        """Return whether one is due within the epoch, or was reported. `before`: the steps before the batch just made.
+
+        This is asked after every step.
+        """
+        if self._told is not None:
+            return True
+        return bool(self._every or self._stepper.rerun.validates) and self._is_due(before)
+
+    def _is_due(self, before: int) -> bool:
         at = self._stepper.position
-        # This is asked after every step.
-        if not (self._every or self._stepper.rerun.validates) or at.step in (before, self._done):
+        if at.step in (before, self._done):
             return False
         if self._stepper.rerun.within(at.step) is not None:
             return True

@@ -18,6 +18,9 @@ SICK = Verdict(Finding.SUSTAINED, Signal.LOSS, math.nan, 0.5, 2.0, 9)
 DAMAGED = Comparison(Losses(2.2, 0.1), Losses(2.3, 0.2), 2.3)
 POISONED = Comparison(Losses(2.3, 9.0), Losses(2.2, 0.2), 2.3)
 CHANGED = Comparison(Losses(0.6, 0.7), Losses(0.2, 0.2), 2.3)
+SCALED = Verdict(Finding.SHIFT, Signal.GRAD_NORM, 500.0, 0.5, 2.0, 5)
+BURST = Verdict(Finding.NON_FINITE, Signal.GRAD_NORM, math.inf, 0.5, 2.0, 4)
+UNMEASURED = Comparison(None, None, 2.3)
 UNCLEAR = Comparison(Losses(0.6, 0.5), Losses(0.7, 0.2), 2.3)
 POLICY = ap.Policy()
 
@@ -60,11 +63,60 @@ def test_a_rise_that_comes_down_is_compared_and_released():
     state, acts, at = watched(found()[0], [3.0] * 20 + [0.5] * 60, 1000)
     assert acts == (ap.Compare(),)
 
-    for comparison in (CHANGED, UNCLEAR):
+    for comparison in (CHANGED, UNMEASURED):
         after, (released,) = ap.compared(state, comparison, (1, at), POLICY)
         assert (after, released) == (ap.Autopilot(), ap.Release("the loss came down by itself"))
     for comparison in (DAMAGED, POISONED):
         assert isinstance(ap.compared(state, comparison, (1, at), POLICY)[1][0], ap.GoBack)
+
+
+def test_damage_that_is_half_learnt_away_is_tried_both_ways():
+    """Shuffled rows of a last layer: the loss came down, and the kept weights are still better on both sets."""
+    state, _, at = watched(found()[0], [3.0] * 20 + [0.5] * 60, 1000)
+    shuffled = Comparison(Losses(2.21, 1.82), Losses(2.48, 2.12), 3.8)
+
+    state, acts = ap.compared(state, shuffled, (1, at), POLICY)
+
+    assert acts == (ap.TryBoth(),)
+    assert state.place.ceiling == pytest.approx(1.0)
+
+
+def test_a_wrong_scale_of_the_gradients_is_watched_to_its_end_and_tried_both_ways():
+    """No loss rises, so none comes down: a stalled optimizer looks sound. Only another branch shows what it lost."""
+    state, acts = found(verdict=SCALED)
+    assert acts == (ap.PinState(972),)
+    state, acts, at = watched(state, [0.5] * 500, 1000)
+    assert (acts, at) == ((ap.Compare(),), 1000 + HORIZON - 1)
+
+    tried, acts = ap.compared(state, CHANGED, (1, at), POLICY)
+    assert acts == (ap.TryBoth(),)
+    assert tried.place.ceiling > 1e300, "every loss is usual"
+    assert ap.compared(state, CHANGED, (1, at), ap.Policy(trial=False)) == (
+        ap.Autopilot(),
+        (ap.Release("no loss rose"),),
+    )
+    assert isinstance(ap.compared(state, DAMAGED, (1, at), POLICY)[1][0], ap.GoBack)
+
+
+def test_a_weight_that_spoils_some_batches_is_found_though_others_are_finite():
+    """Four steps in a row are not finite. 32 finite losses later both states are compared."""
+    state, acts = found(verdict=BURST, began=4)
+    assert acts == (ap.PinState(988),)
+    state, acts, at = watched(state, [0.5, math.inf] * 60, 1000)
+    assert (acts, at) == ((ap.Compare(),), 1062)
+
+    broken = Comparison(Losses(math.inf, 0.1), Losses(1e35, 0.2), 2.3)
+    assert isinstance(ap.compared(state, broken, (1, at), POLICY)[1][0], ap.GoBack)
+    # The kept weights give no finite loss either: the batches are to blame, and they are skipped.
+    sound = Comparison(Losses(math.inf, math.inf), Losses(0.2, 0.2), 2.3)
+    assert ap.compared(state, sound, (1, at), POLICY)[0] == ap.Autopilot()
+    # Nine of them in a row are gone back for at once, watched or not.
+    assert isinstance(found(state, SICK)[1][0], ap.GoBack)
+
+
+def test_a_step_that_is_not_finite_and_not_skipped_is_gone_back_for_at_once():
+    """With `detect.skip: false` its update was made."""
+    assert isinstance(found(verdict=Verdict(Finding.NON_FINITE, Signal.LOSS, math.nan, 0.5, 2.0))[1][0], ap.GoBack)
 
 
 def test_a_change_of_the_objective_is_released_and_the_detector_begins_anew():

@@ -30,6 +30,10 @@ def judgement(newest, held, begin=BEGIN):
         ((0.3, 1.6), (1.4, 0.2), Judgement.CHANGED),  # all images are turned: the old ones are forgotten
         ((0.1, 0.003), (0.16, 0.025), Judgement.UNCLEAR),  # a layer was negated, and learning has healed most of it
         ((0.03, 0.015), (0.057, 0.03), Judgement.CHANGED),  # hard samples alone are shown
+        ((0.18, 0.062), (0.45, 0.16), Judgement.UNCLEAR),  # Adam's second moments were zeroed, and most is learnt again
+        ((0.025, 0.002), (0.13, 0.06), Judgement.UNCLEAR),  # a layer's gradient had the wrong sign
+        ((0.65, 0.6), (0.55, 0.4), Judgement.UNCLEAR),  # rows of zeros: worse on both, and little of the way is lost
+        ((0.09, 0.06), (0.158, 0.156), Judgement.CHANGED),  # three loud batches a moment ago
         ((2.2, 0.1), None, Judgement.WEIGHTS),
         ((0.5, 0.5), None, Judgement.UNCLEAR),
         (None, (2.2, 0.2), Judgement.WEIGHTS),

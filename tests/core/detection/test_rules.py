@@ -74,8 +74,17 @@ def test_every_finding_calls_for_something():
         (Finding.SPIKE, Signal.GRAD_NORM, 4, False),
         (Finding.RISE, Signal.LOSS, 20, False),
         (Finding.COLLAPSE, Signal.ACCURACY, 1, False),
+        (Finding.NON_FINITE, Signal.LOSS, 3, False),
+        (Finding.NON_FINITE, Signal.GRAD_NORM, 4, True),
+        (Finding.SHIFT, Signal.GRAD_NORM, 5, False),
     ],
 )
 def test_an_insured_run_watches_what_may_be_a_fault(finding, signal, run_of, expected):
-    """Lasting rises, and four high losses in a row: those are no single batches."""
+    """Lasting rises, and four high or non-finite losses in a row: those are no single batches."""
     assert is_watched(Verdict(finding, signal, 3.0, 0.5, 2.0, run_of)) is expected
+
+
+@pytest.mark.parametrize(("norm", "usual", "expected"), [(49.0, 0.5, False), (51.0, 0.5, True), (51.0, 0.0, False)])
+def test_a_norm_that_leapt_a_hundredfold_alone_was_scaled_wrongly(norm, usual, expected):
+    """Less is where learning begins. Without a usual norm nothing leapt."""
+    assert is_watched(Verdict(Finding.SHIFT, Signal.GRAD_NORM, norm, usual, 2.0, 5)) is expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import pytest
@@ -12,6 +13,7 @@ from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.detection.comparison import Judgement
+from tolariad.core.calc.detection.rules import Finding, Signal, Verdict
 from tolariad.core.messages.sentences.text import sentence
 
 
@@ -50,9 +52,32 @@ def test_a_rise_pins_the_newest_state_from_before_it_and_the_run_goes_on():
     assert "watches a rise" in q.autopilot_in_words(world.state)
 
 
+@pytest.mark.parametrize(
+    ("finding", "value", "run_of", "level", "insured"),
+    [
+        (Finding.NON_FINITE, math.inf, 3, None, False),
+        (Finding.NON_FINITE, math.inf, 4, None, True),
+        (Finding.NON_FINITE, math.nan, 1, m.Level.MAJOR, True),
+        (Finding.SHIFT, 40.0, 5, None, False),
+        (Finding.SHIFT, 60.0, 5, None, True),
+    ],
+)
+def test_skipped_steps_and_a_norm_alone_are_watched_too(finding, value, run_of, level, insured):
+    """Four steps in a row that are not finite, and a norm of a hundred times the usual. The third line is
+    `detect.skip: false`: that update was made.
+    """
+    world = InsuredWorld(0, {})
+    run_on(world, lambda: world.state.progress.step >= 20)
+    verdict = Verdict(finding, Signal.GRAD_NORM, value, 0.5, 2.0, run_of)
+
+    judged = q.judged(world.state, m.detected(verdict, step=21, epoch=1, batch=21), level)
+
+    assert (judged.insured, judged.level) == (insured, level)
+
+
 def test_a_rise_that_comes_down_is_released_and_nothing_was_done():
     """The comparison is made all the same: a small network may learn wrong batches away."""
-    world = whole(UNCLEAR, high=12)
+    world = whole(CHANGED, high=12)
 
     assert not find(world, m.RolledBack)
     (released,) = find(world, m.PinReleased)

@@ -23,8 +23,8 @@ def trained(**context):
     return until(world, 6)
 
 
-def rerun(world, code, *, differs, accept=False, mode=m.StartMode.RETRY, **context):
-    """A new daemon, whose trainer has this code; step 5 has the same bits, or not."""
+def rerun(world, code, *, differs, accept=False, mode=m.StartMode.RETRY, late=(), **context):
+    """A new daemon, whose trainer has this code; step 5 has the same bits, or not. `late`: what it loads after that."""
     world.environment, world.code = environment(determinism="strict", **context), code
     world.trainer, world.exit = None, None
     world.due.clear()
@@ -36,7 +36,7 @@ def rerun(world, code, *, differs, accept=False, mode=m.StartMode.RETRY, **conte
         difference = m.Difference(step=5, field="loss", expected="1.0", found="1.01") if differs else None
         world.trainer.step = begun.last
         world.trainer.script.clear()
-        report = m.RerunReport(first=5, last=begun.last, compared=2, first_difference=difference)
+        report = m.RerunReport(first=5, last=begun.last, compared=2, first_difference=difference, code=late)
         world.give(m.ReportReceived(incarnation=world.trainer.incarnation, report=report))
         for _ in range(8):
             world.tick()
@@ -109,6 +109,48 @@ def test_a_file_that_only_one_trainer_has_loaded_is_no_change():
     assert q.other_code(known, EDITED[1:]) == ()
     assert q.other_code(known, EDITED) == ("losses.py",)
     assert q.other_code(replace(known, step=0), EDITED) == ()
+
+
+LATE = m.CodeFile("augment.py", "d1")
+
+
+class Importing(World):
+    """A world whose trainers have loaded a further file when they copy their state."""
+
+    def new_trainer(self, incarnation):
+        made = super().new_trainer(incarnation)
+        copied = made.copied
+        made.copied = lambda id_: replace(copied(id_), code=(LATE,))
+        return made
+
+
+def test_a_file_that_was_imported_after_the_first_step_is_known_from_the_next_checkpoint_on():
+    """It is recorded once. An edit of it stops the run once, at the end of the re-run; one word goes on."""
+    world = Importing(0)
+    world.environment, world.code = environment(determinism="strict"), BEFORE
+    until(world, 6)
+    told = [one.code for one in find(world, m.StateCopied)]
+    assert told == [(LATE,), *[()] * (len(told) - 1)]
+    edited = (replace(LATE, hash="d2"),)
+
+    for _ in range(2):
+        rerun(world, BEFORE, differs=True, late=edited)
+        assert (find(world, m.RerunFinished)[-1].other_code, world.exit) == (("augment.py",), 70)
+        assert world.state.run.failure is m.FailureKind.CODE
+        assert "augment.py has changed" in world.state.run.why
+
+    rerun(world, BEFORE, differs=True, late=edited, accept=True)
+    assert world.exit is None
+    assert "which was accepted: augment.py" in find(world, m.RerunFinished)[-1].expected
+
+
+def test_a_file_that_was_imported_late_and_not_edited_explains_nothing():
+    """The run fails as one that does not repeat itself."""
+    world = Importing(0)
+    world.environment, world.code = environment(determinism="strict"), BEFORE
+    rerun(until(world, 6), BEFORE, differs=True, late=(LATE,))
+
+    assert world.state.run.failure is m.FailureKind.DIVERGED
 
 
 @pytest.mark.parametrize("kind", [*m.FailureKind, None])

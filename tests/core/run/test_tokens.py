@@ -10,6 +10,7 @@ from msgspec.structs import replace
 from tests.core.simulate import World, find, until
 from tolariad.core import messages as m
 from tolariad.core import state as st
+from tolariad.core.calc.bounds import token_count
 
 
 class Counting(World):
@@ -27,7 +28,13 @@ class Counting(World):
     def counted(self, act):
         def counting(durable):
             report = act(durable)
-            return replace(report, metrics=(0.5, self.each)) if isinstance(report, m.StepReport) else report
+            if not isinstance(report, m.StepReport):
+                return report
+            trainer = act.__self__
+            if trainer.order.tokens_left is not None:
+                left = trainer.order.tokens_left - token_count(self.each)
+                trainer.order = replace(trainer.order, tokens_left=left)
+            return replace(report, metrics=(0.5, self.each))
 
         return counting
 
@@ -41,6 +48,33 @@ def test_training_ends_with_the_step_that_has_the_last_token():
     assert (reached.limit, reached.step) == (m.Limit.TOKENS, 7)
     assert world.state.run.phase is st.Phase.COMPLETED
     assert world.state.progress.tokens == 100 * world.state.progress.step
+
+
+@pytest.mark.parametrize("moment", range(1, 9))
+def test_the_last_step_is_the_same_wherever_the_daemon_dies(moment):
+    """The trainer begins no step after it, also if the daemon dies before the limit or after it."""
+    world = until(Counting(0, stop_tokens=650), min(moment, 7))
+    if moment > 7:
+        world.tick()
+    world.restart_daemon()
+    world.run()
+
+    (reached,) = find(world, m.LimitReached)
+    assert (reached.step, world.state.progress.step, world.state.progress.tokens) == (7, 7, 700)
+    assert world.state.run.phase is st.Phase.COMPLETED
+
+
+def test_after_a_rollback_the_tokens_of_the_steps_that_stand_end_the_run():
+    """The order to go back says how many are left at the target."""
+    world = until(Counting(0, stop_tokens=1050), 9)
+    world.command(m.Rollback())
+    while not find(world, m.RolledBack):
+        world.tick()
+    (back,) = find(world, m.RolledBack)
+    world.run()
+
+    assert 0 < back.step < 9
+    assert (world.state.progress.step, world.state.progress.tokens) == (11, 1100)
 
 
 def test_a_restart_counts_on_and_a_rollback_counts_the_steps_that_stand():

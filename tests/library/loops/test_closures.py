@@ -28,6 +28,7 @@ def test_the_numbers_are_those_of_the_plain_loop(tmp_path, kind):
     assert bits(ours) == bits(model)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("how", ["stopped", "killed"])
 @pytest.mark.parametrize("kind", OPTIMIZERS)
 def test_a_loop_that_ended_early_goes_on_to_the_same_bits(tmp_path, kind, how):

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import logging
-import time
 
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, IterableDataset
 
+from tests import waiting
 from tests.library.loops.programs import Loop, configured, die, killed, loader
 from tests.library.small import EPOCHS, STEPS_PER_EPOCH, data, network
 from tests.recorded import events_of, of, sound
-from tests.waiting import wait_for
 from tolariad import Tolaria
 from tolariad.core import messages as m
 from tolariad.core.messages.sentences.text import sentence
@@ -198,16 +197,15 @@ def test_a_run_that_differs_because_its_loop_counts_anew_says_what_to_look_at(tm
                 run.step(cross_entropy(model(inputs), targets))
                 after(tolaria, run.batch)
 
-    def after(tolaria, step):
-        if step == 3:
-            # It is refused while the first checkpoint is being written.
-            wait_for(lambda: tolaria.checkpoint(copy))
-        if step >= 7:
-            if copy.exists():
-                die()
-            time.sleep(0.01)
+    copy, ordered = tmp_path / "copy", []
 
-    copy = tmp_path / "copy"
+    def after(tolaria, step):
+        if not ordered and step >= 3:
+            # It is refused while the first checkpoint is being written, and the end of that is told between two steps.
+            ordered.extend([step] * tolaria.checkpoint(copy))
+        elif ordered and step >= ordered[0] + 4 and waiting.within(0.3, copy.exists):
+            die()  # it is copied when it is committed
+
     killed(lambda: go(after))
     says = r"came out differently.*`enumerate\(run\.batches\(\)\)` begins at 0.*run\.batch"
     with pytest.raises(RunFailed, match=says):

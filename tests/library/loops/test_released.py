@@ -135,6 +135,7 @@ def residual(model, x):
     return (second + u).square().mean() + (first[0] - 1).square().mean()
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("kills", [("capture:3", "publish:6"), ("step:9", "manifest:2"), ("step:20", "capture:4")])
 def test_two_phases_in_one_program_go_on_where_they_were_killed(tmp_path, kills):
     """At dense checkpoints. The first phase, once complete, gives its weights to the second one at each start."""

@@ -30,7 +30,7 @@ def scripts() -> tuple[str, str]:
     return plain, recorded
 
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0
 HELD = """
 epochs = run.epochs(5)
 next(epochs)

@@ -19,7 +19,7 @@ from tolariad.trainer.checkpoints.restore import restore, taken_apart
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.optim import CautiousAdamW
 from tolariad.trainer.optim.configured import Groups
-from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes, verify
+from tolariad.trainer.rollback.snapshot_slots import Slots, growth_of, slot_bytes, verify
 
 AT = Position(3, 1, 3)
 

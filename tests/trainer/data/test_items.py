@@ -48,6 +48,7 @@ def test_a_resume_gives_the_same_items(kind):
     assert whole[1] != whole[2]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", ["Holding", "OnlyItems", "MadeAtFirstRead", "a collate function", "Told"])
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
 def test_workers_give_the_items_that_a_loader_without_them_gives(kind, persistent):
@@ -267,6 +268,7 @@ def _tell(worker):
     get_worker_info().dataset.told = worker + random.random() + np.random.rand() + torch.rand(()).item()
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("persistent", [False, True], ids=["", "persistent"])
 @pytest.mark.parametrize("public", [False, True], ids=["", "public"])
 def test_a_resume_gives_each_batch_to_the_worker_that_had_it(persistent, public, monkeypatch):

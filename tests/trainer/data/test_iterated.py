@@ -83,6 +83,7 @@ def test_a_resume_at_any_batch_gives_the_same_batches(kind):
     assert whole[1] != whole[2]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("kind", "persistent"),
     [

@@ -149,3 +149,28 @@ def test_a_run_of_the_daemon_that_is_killed_twice_ends_with_the_same_bits(
     assert not any(token.exists() for token in tokens)
     assert {name for one in of(events, m.ValidationFinished) for name in one.metrics} >= {"loss", "val_bias"}
     assert pieces(tmp_path / "killed") == calm.files("end")
+
+
+def test_a_module_is_validated_within_its_epochs_exactly_through_kills(tmp_path, template):
+    """Killed in a step and in a validation within an epoch: every validation once, with the metrics of a calm run."""
+    config = tmp_path / "config.json"
+    options = {"epochs": 2, "rng_seed": 5, "torch_threads": 1, "validate": {"every_steps": 3}, "keep_best": "loss"}
+    config.write_text(json.dumps({"tolaria": {"task": f"lightning:{STUB}:Noisy", **options}}))
+    tokens = [tmp_path / "one", tmp_path / "two"]
+    for token in tokens:
+        token.touch()
+
+    def run(name, failpoint=""):
+        done = template.run(["run", config, "--dir", tmp_path / name], folder=tmp_path, failpoint=failpoint)
+        assert done.returncode == 0, done.stderr
+        events = events_of(tmp_path / name)
+        within = [(one.epoch, one.batch, one.step, one.metrics) for one in of(events, m.ValidationFinished)]
+        best = [(one.epoch, one.batch, one.value) for one in of(events, m.ValidationImproved)]
+        return within, best, pieces(tmp_path / name), [one.signal for one in of(events, m.TrainerDied)]
+
+    *calm, deaths = run("calm")
+    assert deaths == []
+    assert {"loss", "val_bias"} <= calm[0][0][3].keys()
+    assert [step for _, batch, step, _ in calm[0] if batch] == [3, 6, 9, 12, 15]
+    *killed, deaths = run("killed", f"step:7@{tokens[0]},validation:2@{tokens[1]}")
+    assert (deaths, killed) == (["SIGKILL"] * 2, calm)

@@ -12,14 +12,14 @@ import torch
 from torch.utils.data import DataLoader
 
 from tests.trainer.lightning.stub import LightningModule, Line, Rows
-from tests.trainer.trials.conftest import Trained
+from tests.trainer.probes.conftest import Trained
 from tolariad.core.calc.settings.reading import read_settings
 from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.lightning.making import Parts
 from tolariad.trainer.lightning.task import LightningTask
+from tolariad.trainer.probes.messages import Evaluate
 from tolariad.trainer.tasks.task import FoundTask, find_task
-from tolariad.trainer.trials.words import Evaluate
 
 STUB = Path(__file__).with_name("stub.py")
 

@@ -97,6 +97,7 @@ def test_the_default_ranks_the_channels_of_the_digits_network(digits):
     assert answer.refused == ("10: its channels are outputs of the model",)
     assert answer.samples >= 1000
     assert answer.measured.accuracy_before > 0.5
+    assert answer.measured.loss_before is None
     assert 0.0 < answer.measured.spread < 0.1
     assert 0.0 < answer.measured.memory < 1.0
     assert answer.parameters_masked == plan.masks.count == 3 * of_channel
@@ -135,6 +136,7 @@ def test_a_task_without_an_accuracy_is_judged_by_its_loss(lossy):
     answer = lossy.analyse()
 
     assert answer.measured.accuracy_before == 1.0
+    assert answer.measured.loss_before > 0.0
     assert abs(answer.measured.accuracy - 1.0) < 0.5
     assert answer.measured.spread > 0.0
 

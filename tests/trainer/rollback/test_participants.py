@@ -18,7 +18,7 @@ from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.errors import SetupRefused, ToldToExit
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, RollbackUnconfirmed
 from tolariad.trainer.rollback.participants import Participants
-from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes
+from tolariad.trainer.rollback.snapshot_slots import Slots, growth_of, slot_bytes
 
 AT = Position(step=1, epoch=1, batch=1)
 TIERS = pytest.mark.parametrize("tier", list(m.Tier), ids=lambda tier: tier.value)

@@ -22,6 +22,7 @@ EPOCH_MAX: Final = 2**31 - 1
 SECONDS_MAX: Final = 1e9
 # The metric of a step that counts its tokens.
 TOKENS: Final = "tokens"
+_TOKENS_MAX: Final = 2.0**62
 NAME_CHARACTERS_MAX: Final = 1024
 # The names of step metrics that a run may have.
 METRICS_MAX: Final = 64
@@ -189,6 +190,11 @@ def _text(most: int, value: Any, path: str) -> str | None:
 
 def _wrong(path: str, wanted: str, value: Any) -> str:
     return f"{path} must be {wanted}, not {shown(value)}"
+
+
+def token_count(value: float) -> int:
+    """Return the tokens that a value of the metric TOKENS stands for; 0 if it is no count."""
+    return round(value) if 0.0 < value < _TOKENS_MAX else 0
 
 
 def storable(number: int) -> int:

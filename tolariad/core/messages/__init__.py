@@ -21,6 +21,7 @@ from tolariad.core.messages.seeds import *
 from tolariad.core.messages.snapshots import *
 from tolariad.core.messages.stages import *
 from tolariad.core.messages.steps import *
+from tolariad.core.messages.steps_rerun import *
 from tolariad.core.messages.steps_script import *
 from tolariad.core.messages.strategy import *
 from tolariad.core.messages.trainer import *

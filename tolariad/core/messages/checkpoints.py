@@ -220,55 +220,6 @@ class TrainingStarted(Event, frozen=True, kw_only=True):
     rates_owed: bool = False
 
 
-class RerunBegun(Event, frozen=True, kw_only=True):
-    """Steps `first` to `last`, durable already, are being run again from the checkpoint to restore their result."""
-
-    first: Step
-    last: Step
-    checkpoint: str
-
-
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first value that differed in a re-run, as a number. Older journals have hexadecimal floats."""
-
-    step: Step
-    field: str
-    expected: str
-    found: str
-    count: int = 1
-
-
-class RerunFinished(Event, frozen=True, kw_only=True):
-    """The re-run reached the last durable step. `first_difference` is absent if every bit was the same.
-
-    `last` is below `first` if only skipped steps, `skipped` of them, had to be repeated. `expected`: why steps may
-    differ, as a clause; "" if they may not.
-    """
-
-    first: Step
-    last: Step
-    compared: int
-    first_difference: Difference | None = None
-    skipped: int = 0
-    expected: str = ""
-
-
-class RerunAborted(Event, frozen=True, kw_only=True):
-    """The re-run did not reach its end. The next start begins it again."""
-
-    why: str
-
-
-class RerunDiverged(Event, frozen=True, kw_only=True):
-    """A step came out differently under strict determinism and in the same environment. The run stops.
-
-    `code`: the files of the user's program that have changed since the step was made.
-    """
-
-    difference: Difference
-    code: tuple[str, ...] = ()
-
-
 class TakeCheckpoint(TrainerEffect, frozen=True, kw_only=True):
     """To the trainer: at the next boundary, once its step is durable, capture checkpoint `id` of `branch`, write it.
 
@@ -322,9 +273,10 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     the journal. `epoch_started`, `epoch_validated`, `epoch_finished`: the highest epochs of which the journal holds
     that event, so that nothing is reported twice. The end of `epoch_to_keep` is reported again: it still needs a
     checkpoint. So does the validation within an epoch after `step_to_keep`. `last_step`: the step at which training
-    ends, within an epoch or not; None: at the last epoch. `tell_rates`: send a RatesStandingReport after everything in
-    the journal is repeated. `metrics`: the names of the steps' metrics so far. `stages`: those of the current line,
-    also of the script. The script comes beside this message, as a memory file.
+    ends, within an epoch or not; None: at the last epoch. `tokens_left`: training also ends at the step with the last
+    one of so many tokens, counted from `durable_step`; None: they are not counted. `tell_rates`: send a
+    RatesStandingReport after everything in the journal is repeated. `metrics`: the names of the steps' metrics so far.
+    `stages`: those of the current line, also of the script. The script comes beside this message, as a memory file.
     """
 
     checkpoint: CheckpointRef | None
@@ -336,6 +288,7 @@ class TrainFrom(TrainerEffect, frozen=True, kw_only=True):
     epoch_to_keep: int = 0
     step_to_keep: Step = 0
     last_step: Step | None = None
+    tokens_left: int | None = None
     parent: Parent | None = None
     quarantined: tuple[Batches, ...] = ()
     tell_rates: bool = False
@@ -349,16 +302,6 @@ class TrainingStartedReport(Report, frozen=True, kw_only=True):
     step: Step
     checkpoint: str = ""
     rates: Standing | None = None
-
-
-class RerunReport(Report, frozen=True, kw_only=True):
-    """The script has been run to its end."""
-
-    first: Step
-    last: Step
-    compared: int
-    first_difference: Difference | None = None
-    skipped: int = 0
 
 
 class CheckpointWrittenReport(Report, frozen=True, kw_only=True):

@@ -121,10 +121,10 @@ class PruneAnalyzed(Event, frozen=True, kw_only=True):
     by parameter (MaskSet.sha256). `channels`: how many these units are. `total`: channels of the model before any
     pruning, removed ones included. `pruned_parameters`: how many parameters go with these units, without those that are
     pruned already. `total_parameters`: the model's before any pruning. Budgets count parameters. `accuracy` and
-    `accuracy_masked`: on the held-out slice. `spread`: how far repeated validations lay apart. `correlation`: rank
-    correlation of the importance with the measured change of the loss. `stability`: the same with the last ranking,
-    over groups of unchanged width. `importance`: the file with the scores, relative to the run's folder, and its size.
-    None: not measured.
+    `accuracy_masked`: on the held-out slice. `loss` and `loss_masked`: the same of a task without accuracy. `spread`:
+    how far repeated validations lay apart. `correlation`: rank correlation of the importance with the measured change
+    of the loss. `stability`: the same with the last ranking, over groups of unchanged width. `importance`: the file
+    with the scores, relative to the run's folder, and its size. None: not measured.
     """
 
     cycle: Cycle
@@ -149,6 +149,8 @@ class PruneAnalyzed(Event, frozen=True, kw_only=True):
     importance: str = ""
     importance_size: Bytes = 0
     seconds: Seconds = 0.0
+    loss: float | None = None
+    loss_masked: float | None = None
 
 
 class PruneCycleFailed(Event, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ from tolariad.core.messages.base import Event, Report, TrainerEffect
 from tolariad.core.messages.checkpoints import CheckpointRef
 from tolariad.core.messages.control import Command
 from tolariad.core.messages.rates import Standing
+from tolariad.core.messages.trainer import CodeFile
 
 
 class Tier(enum.Enum):
@@ -73,13 +74,14 @@ class StateCopied(Event, frozen=True, kw_only=True):
     """The trainer copied the run's state for checkpoint or snapshot `id`. The copy is not written or verified yet.
 
     Training continues from the copy with batch `batch` + 1 of `epoch`. A rollback to `id` restores the state as it is
-    known at this event.
+    known at this event. `code`: what of the program's code was loaded after training had begun, and is not known yet.
     """
 
     id: str
     step: Step
     epoch: Epoch
     batch: Batch
+    code: tuple[CodeFile, ...] = ()
 
 
 class RollbackRequested(Event, frozen=True, kw_only=True):
@@ -189,11 +191,15 @@ class RatesBackedOff(Event, frozen=True, kw_only=True):
 
 
 class PrepareRollback(TrainerEffect, frozen=True, kw_only=True):
-    """To the trainer: stop, at the gate if necessary, verify `checkpoint` and report whether it can be restored."""
+    """To the trainer: stop, at the gate if necessary, verify `checkpoint` and report whether it can be restored.
+
+    `tokens_left`: as in TrainFrom, counted from the step of `checkpoint`.
+    """
 
     rollback: str
     checkpoint: CheckpointRef
     tier: Tier
+    tokens_left: int | None = None
 
 
 class CommitRollback(TrainerEffect, frozen=True, kw_only=True):
@@ -209,12 +215,16 @@ class AbortRollback(TrainerEffect, frozen=True, kw_only=True):
 
 
 class StateCopiedReport(Report, frozen=True, kw_only=True):
-    """The state is copied for checkpoint or snapshot `id`. Reported before anything that comes after the copy."""
+    """The state is copied for checkpoint or snapshot `id`. Reported before anything that comes after the copy.
+
+    `code`: what of the program's code was loaded after training had begun.
+    """
 
     id: str
     step: Step
     epoch: Epoch
     batch: Batch
+    code: tuple[CodeFile, ...] = ()
 
 
 class RollbackHeardReport(Report, frozen=True, kw_only=True):

@@ -27,6 +27,7 @@ from tolariad.core.messages import (
     snapshots,
     stages,
     steps,
+    steps_rerun,
     strategy,
     trainer,
 )
@@ -43,7 +44,8 @@ CONCERNS: Final = {
     "The run": run,
     "The trainer": trainer,
     "Steps, epochs, validations": steps,
-    "Checkpoints and re-runs": checkpoints,
+    "Checkpoints": checkpoints,
+    "Re-runs": steps_rerun,
     "Orders and notes": control,
     "Orders for a step's boundary": boundary_order,
     "Learning rates and optimizers": learning_rate,

@@ -183,8 +183,8 @@ def judged(state: ReadsHealth, found: m.InstabilityDetected, level: m.Level | No
         return found
     if state.pruning.window is not None:
         return found if level is None else replace(found, level=level)
-    if not isfinite(found.value):
-        return found if level is None else replace(found, level=level, insured=True)
+    if not isfinite(found.value) and level is not None:
+        return replace(found, level=level, insured=True)
     if not policy.detect_finite:
         return found
     is_confirmed = level is not None if found.signal is Signal.ACCURACY else is_watched(st.verdict_of(found))

@@ -32,6 +32,10 @@ class AllTrained(st.HasRun, st.HasProgress, st.HasCheckpoints, st.HasRollbacks, 
     """The slices with the end of the run, and with operations that may follow the last step."""
 
 
+class TokensAndTargets(st.HasRun, st.HasTargets, Protocol):
+    """The slices with the end of the run, and with what a rollback goes back to."""
+
+
 class ProgressAndRates(st.HasProgress, st.HasRates, Protocol):
     """The slices with the rates, and the place of training."""
 
@@ -47,6 +51,18 @@ def last_epoch(state: st.HasRun) -> int:
 def last_step(state: RunAndProgress) -> int | None:
     """Return the step at which a trainer that starts now ends; None if only epochs end it."""
     return state.progress.step if state.limits.reached else _end_step(state)
+
+
+def tokens_left(state: RunAndProgress) -> int | None:
+    """Return after how many more tokens the run ends (`stop.tokens`); None if their number does not end it."""
+    most = state.run.policy.stop_tokens
+    return None if most is None else most - state.progress.tokens
+
+
+def tokens_left_at(state: TokensAndTargets, target: m.CheckpointRef, id_: str) -> int | None:
+    """Return the same after a rollback to `target`, the checkpoint or snapshot `id_`."""
+    most = state.run.policy.stop_tokens
+    return None if most is None else most - st.branch_at(state, id_, (target.epoch, target.batch)).progress.tokens
 
 
 def _end_step(state: st.HasRun) -> int | None:

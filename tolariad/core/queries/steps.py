@@ -131,6 +131,7 @@ def train_from(state: ReadsSteps, checkpoint: m.CheckpointRef | None) -> m.Train
         epoch_to_keep=run_limit.epoch_to_keep(state),
         step_to_keep=run_limit.step_to_keep(state),
         last_step=run_limit.last_step(state),
+        tokens_left=run_limit.tokens_left(state),
         parent=state.run.parent if checkpoint is None else None,
         quarantined=state.quarantine.batches,
         tell_rates=state.rates.stale,

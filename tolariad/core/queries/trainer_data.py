@@ -50,6 +50,11 @@ def other_code(known: st.Progress, found: Sequence[m.CodeFile]) -> tuple[str, ..
     return tuple(one.name for one in found if before.get(one.name, one.hash) != one.hash)
 
 
+def unknown_code(known: st.Progress, found: Sequence[m.CodeFile]) -> tuple[m.CodeFile, ...]:
+    """Return what of this code is not known yet, or has changed."""
+    return tuple(one for one in found if one not in known.code.files)
+
+
 def is_same_but_code(known: st.Progress, found: m.Environment) -> bool:
     """Return whether the execution context is that of the trainer before, but for the file of the task."""
     return st.environment_hash(replace(found, task_hash=known.code.task_hash)) == known.environment

@@ -5,8 +5,9 @@
 | NON_FINITE | the trainer skips it (`detect.skip`), else MAJOR | MAJOR |
 | SPIKE, EXPLOSION | the trainer skips it (`detect.skip`), else as below | as below |
 | SUSTAINED, not finite | MAJOR: a rollback | the same |
-| SUSTAINED, EXPLAINED, LOST, EXPLOSION, four SPIKEs | the autopilot pins a state and watches | the same |
+| SUSTAINED, EXPLAINED, LOST, EXPLOSION, four SPIKE or NON_FINITE | the autopilot pins a state and watches | the same |
 | COLLAPSE | a record after one validation; after two in a row the autopilot compares | |
+| SHIFT to a norm of a hundred times the usual | a record; the autopilot pins a state and watches | the same |
 | RISE, SHIFT, STALL | a record: the update is made | a record |
 
 `rules/insurance.py` has what the autopilot does. In the safety window of masks a finding that calls for a rollback

@@ -24,6 +24,7 @@ class Reads(
     st.HasSnapshots,
     st.HasSeeds,
     st.HasStrategy,
+    st.HasCopies,
     Protocol,
 ):
     """The slices that the rules of rollbacks read."""
@@ -106,7 +107,9 @@ def prepare(state: Reads, _: m.RollbackBegun | m.RollbackEscalated, __: At[Reads
     target = None if opened is None else q.restorable(state, opened.checkpoint)
     if opened is None or target is None or not state.trainer.alive:
         return None
-    return Decision((), (m.PrepareRollback(rollback=opened.id, checkpoint=target.ref, tier=opened.tier),))
+    left = q.tokens_left_at(state, target.ref, opened.checkpoint)
+    order = m.PrepareRollback(rollback=opened.id, checkpoint=target.ref, tier=opened.tier, tokens_left=left)
+    return Decision((), (order,))
 
 
 def without_trainer(state: Reads, _: m.RollbackBegun, at: At[Reads]) -> Decision | None:
@@ -265,5 +268,6 @@ def copied(state: Reads, report: m.StateCopiedReport, _: At[Reads]) -> Decision 
     at = causes.get(report.id)
     if at is None:
         return None
-    event = m.StateCopied(id=report.id, step=report.step, epoch=report.epoch, batch=report.batch)
-    return Decision((event.caused_by(at),))
+    # While steps are made again, the code that made them first is what counts.
+    code = q.unknown_code(state.progress, report.code) if state.progress.rerun is None else ()
+    return Decision((m.StateCopied.of(report, code=code).caused_by(at),))

@@ -38,7 +38,8 @@ def after_step(state: Reads, _: m.StepCompleted, at: At[Reads]) -> Decision | No
             )
             return Decision((m.RunFailed(kind=m.FailureKind.CONFIGURATION, why=why),))
         if progress.tokens >= most:
-            return _end(state, m.Limit.TOKENS)
+            # The trainer counts as well, and makes no further step: an order would reach it within the next one.
+            return Decision((_reached(state, m.Limit.TOKENS),))
     return _end(state, m.Limit.HOURS) if _is_time_over(state, at.now.mono) else None
 
 

@@ -146,12 +146,17 @@ def _skipped_after(state: Reads, checkpoint: str) -> bool:
 def rerun_finished(state: Reads, report: m.RerunReport, _: At[Reads]) -> Decision:
     """Record the end of the script."""
     begun = state.progress.rerun
-    event = m.RerunFinished.of(report, expected=_why_they_may_differ(state, report.first))
+    other_code = q.other_code(state.progress, report.code)
+    expected = _why_they_may_differ(state, report.first, other_code)
+    event = m.RerunFinished.of(report, expected=expected, other_code=other_code)
     return Decision((event.caused_by(begun.cause if begun else None),))
 
 
-def _why_they_may_differ(state: Reads, first: int) -> str:
-    """Return why a re-run from step `first` may differ, as a clause; "" if every bit must be the same."""
+def _why_they_may_differ(state: Reads, first: int, loaded: tuple[str, ...]) -> str:
+    """Return why a re-run from step `first` may differ, as a clause; "" if every bit must be the same.
+
+    `loaded`: the names of files that have changed and were loaded during the re-run.
+    """
     progress = state.progress
     if progress.inexact:
         return progress.inexact[0]
@@ -162,18 +167,24 @@ def _why_they_may_differ(state: Reads, first: int) -> str:
         return f"changed: {', '.join(changed)}" if changed else "the execution context is another one"
     if progress.determinism != "strict":
         return f"determinism is {progress.determinism or 'not known'}"
-    code = progress.code
-    if first < code.since and code.accepted:
-        return f"the code has changed, which was accepted: {listed(code.changed)}"
+    code = (*_changed_since(state, first), *loaded)
+    if code and progress.code.accepted:
+        return f"the code has changed, which was accepted: {listed(code)}"
     return ""
+
+
+def _changed_since(state: Reads, first: int) -> tuple[str, ...]:
+    """Return the names of files that were loaded when training began, and have changed since step `first` was made."""
+    code = state.progress.code
+    return code.changed if first < code.since else ()
 
 
 def rerun_compared(state: Reads, event: m.RerunFinished, _: At[Reads]) -> Decision | None:
     """Record a difference that nothing allows: determinism is strict, and every step was made in this environment."""
-    difference, code = event.first_difference, state.progress.code
-    if difference is None or event.expected:
+    if event.first_difference is None or event.expected:
         return None
-    return Decision((m.RerunDiverged(difference=difference, code=code.changed if event.first < code.since else ()),))
+    code = (*_changed_since(state, event.first), *event.other_code)
+    return Decision((m.RerunDiverged(difference=event.first_difference, code=code),))
 
 
 def rerun_diverged(state: Reads, event: m.RerunDiverged, _: At[Reads]) -> Decision:

@@ -112,6 +112,10 @@ class HasCopies(Protocol):
         """Return the Branch at each copy of the state."""
 
 
+class HasTargets(HasCheckpoints, HasCopies, Protocol):
+    """The slices with the targets of rollbacks, and the Branch of each."""
+
+
 class GoesBack(
     HasRun,
     HasProgress,
@@ -228,7 +232,7 @@ def _without_gone(disk: Checkpoints, memory: Snapshots, copies: Copies) -> Copie
 
 def _rolled_back(before: GoesBack, after: GoesBack, e: m.RolledBack) -> Changed:
     """Put training back on the target's branch. Whatever is not named here survives."""
-    branch = before.copies.held.get(e.checkpoint) or _nearest(before, e)
+    branch = branch_at(before, e.checkpoint, (e.epoch, e.batch))
     kept, memory, copies = checkpoints_at(after.checkpoints, e), after.snapshots, after.copies
     left = next((one for one in before.checkpoints.catalogue if one.id == e.checkpoint and one.abandoned), None)
     whole: GoesBack | Histories = after
@@ -260,13 +264,16 @@ def _put(part: msgspec.Struct, slice_: _Slice, **others: Any) -> _Slice:
     return replace(slice_, **{field: getattr(part, field) for field in part.__struct_fields__}, **others)
 
 
-def _nearest(state: GoesBack, e: m.RolledBack) -> Branch:
-    """Return the Branch at the newest place before a target that has none, else that of a new run.
+def branch_at(state: HasTargets, id_: str, place: tuple[int, int]) -> Branch:
+    """Return the Branch that a rollback to this target puts back. `place`: its epoch and batch.
 
-    The target was copied in a re-run, at a place of which nothing was kept.
+    If the target was copied in a re-run, at a place of which nothing was kept, it is the one at the newest place
+    before; else that of a new run.
     """
+    if (held := state.copies.held.get(id_)) is not None:
+        return held
     opened = {one.id for one in state.checkpoints.open}
-    older = (one for id_, one in state.copies.held.items() if id_ not in opened and one.place <= (e.epoch, e.batch))
+    older = (one for name, one in state.copies.held.items() if name not in opened and one.place <= place)
     return max(older, key=lambda one: (one.place, one.step), default=Branch())
 
 

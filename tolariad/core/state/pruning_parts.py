@@ -60,6 +60,7 @@ class Found(Copying, frozen=True):
     estimator: str
     seconds: float
     void: str = ""
+    loss: float | None = None
 
 
 class MaskedSet(Copying, frozen=True):

@@ -16,7 +16,7 @@ import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
-from tolariad.core.calc.bounds import METRICS_MAX, TOKENS, storable
+from tolariad.core.calc.bounds import METRICS_MAX, TOKENS, storable, token_count
 from tolariad.core.state.fates import COUNTER, NEW_BRANCH, OF_THE_TRAINER, anew, set_back, survives
 from tolariad.core.state.fold import ApplyTable, setting
 from tolariad.core.state.steps_code import Code
@@ -27,7 +27,6 @@ INEXACT_MAX: Final = 8
 _DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
 _DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
 _WORD: Final = 2**64 - 1
-_COUNT_MAX: Final = 2.0**62
 
 
 class Speed(msgspec.Struct, frozen=True):
@@ -179,7 +178,7 @@ def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
         *(e.branch & _WORD, e.step & _WORD, e.epoch & _WORD, e.batch & _WORD, e.rates & _WORD),
         *(_one_nan(e.loss), _one_nan(e.grad_norm), _one_nan(e.lr)),
     )
-    speed = s.speed
+    speed, metrics = s.speed, e.metrics
     if e.step - speed.mid_step >= _SPEED_WINDOW_STEPS:
         speed = Speed(speed.mid_step, speed.mid_mono, e.step, e.mono)
     return replace(
@@ -196,15 +195,9 @@ def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
         epoch_loss_sum=_one_nan(s.epoch_loss_sum + e.loss),
         speed=speed,
         digest=_digest(s.digest, b"step", packed),
-        measured=(s.measured or Measured()).with_step(e.metrics) if e.metrics else _not_measured(s.measured),
-        tokens=s.tokens if s.tokens_at < 0 else storable(s.tokens + _count_at(s.tokens_at, e.metrics)),
+        measured=(s.measured or Measured()).with_step(metrics) if metrics else _not_measured(s.measured),
+        tokens=storable(s.tokens + token_count(metrics[at])) if 0 <= (at := s.tokens_at) < len(metrics) else s.tokens,
     )
-
-
-def _count_at(place: int, metrics: tuple[float, ...]) -> int:
-    """Return the count at this place of a step's metrics; 0 if the step has none."""
-    value = metrics[place] if place < len(metrics) else 0.0
-    return round(value) if 0.0 < value < _COUNT_MAX else 0
 
 
 def _not_measured(measured: Measured | None) -> Measured | None:
@@ -317,6 +310,10 @@ def _context(s: Progress, e: m.ExecutionContextRecorded, _: m.Cause) -> Progress
     )
 
 
+def _copied(s: Progress, e: m.StateCopied, _: m.Cause) -> Progress:
+    return replace(s, code=s.code.with_files(e.code)) if e.code else s
+
+
 def _compared(s: Progress, e: m.RerunFinished, at: m.Cause) -> Progress:
     return _rerun_ended(replace(s, code=s.code.compared(e)), e, at)
 
@@ -384,6 +381,7 @@ APPLY: Final[ApplyTable] = {
     m.TrainingStarted: _speed_anew,
     m.RerunBegun: _rerun_begun,
     m.RerunFinished: _compared,
+    m.StateCopied: _copied,
     m.RerunAborted: _rerun_ended,
     m.RunResumed: _speed_anew,
     m.ExecutionContextRecorded: _context,

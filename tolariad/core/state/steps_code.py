@@ -6,15 +6,22 @@ user's for changed code (`accepted`) holds until the code changes again.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Final
+
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import storable
 
+CODE_FILES_MAX: Final = 256
+
 
 class Code(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The files of the present trainer. Steps from `since` on were made by them, or have the bits that they give.
+    """The files of the present trainer, and others that one before it had loaded later.
+
+    Steps from `since` on were made by them, or have the bits that they give.
 
     `task_hash`: the hash of the task's file. `changed`: the files that were others before. `accepted`: whether steps
     from before may differ.
@@ -28,10 +35,18 @@ class Code(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def of_trainer(self, step: int, e: m.ExecutionContextRecorded) -> Code:
         """Return the code of a trainer that was built after `step`. An old trainer reports no files."""
-        code = replace(self, files=e.code or self.files, task_hash=e.environment.task_hash)
+        code = replace(self.with_files(e.code), task_hash=e.environment.task_hash)
         if e.other_code:
             return replace(code, since=storable(step + 1), changed=e.other_code, accepted=e.accepts_code)
         return replace(code, accepted=self.accepted or e.accepts_code)
+
+    def with_files(self, found: Sequence[m.CodeFile]) -> Code:
+        """Return the code with these files, of which some may have replaced a former one; at most CODE_FILES_MAX."""
+        if not found:
+            return self
+        names = {one.name for one in found}
+        kept = (one for one in self.files if one.name not in names)
+        return replace(self, files=tuple(sorted((*found, *kept)[:CODE_FILES_MAX], key=lambda one: one.name)))
 
     def compared(self, e: m.RerunFinished) -> Code:
         """Return the code after a re-run. If every bit was the same, its steps count as made by it."""

@@ -326,7 +326,7 @@ class SafetyCheck(_message.Message):
     def __init__(self, name: _Optional[str] = ..., limit: _Optional[float] = ..., measured: _Optional[float] = ..., passed: _Optional[bool] = ...) -> None: ...
 
 class MaskMeasurement(_message.Message):
-    __slots__ = ("accuracy_before", "accuracy", "gradient_norm_before", "gradient_norm", "layer_share", "spread", "structure", "without_gradient", "memory", "samples")
+    __slots__ = ("accuracy_before", "accuracy", "gradient_norm_before", "gradient_norm", "layer_share", "spread", "structure", "without_gradient", "memory", "samples", "loss_before")
     ACCURACY_BEFORE_FIELD_NUMBER: _ClassVar[int]
     ACCURACY_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_NORM_BEFORE_FIELD_NUMBER: _ClassVar[int]
@@ -337,6 +337,7 @@ class MaskMeasurement(_message.Message):
     WITHOUT_GRADIENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_FIELD_NUMBER: _ClassVar[int]
     SAMPLES_FIELD_NUMBER: _ClassVar[int]
+    LOSS_BEFORE_FIELD_NUMBER: _ClassVar[int]
     accuracy_before: float
     accuracy: float
     gradient_norm_before: float
@@ -347,7 +348,8 @@ class MaskMeasurement(_message.Message):
     without_gradient: _containers.RepeatedScalarFieldContainer[str]
     memory: float
     samples: int
-    def __init__(self, accuracy_before: _Optional[float] = ..., accuracy: _Optional[float] = ..., gradient_norm_before: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., layer_share: _Optional[float] = ..., spread: _Optional[float] = ..., structure: _Optional[str] = ..., without_gradient: _Optional[_Iterable[str]] = ..., memory: _Optional[float] = ..., samples: _Optional[int] = ...) -> None: ...
+    loss_before: float
+    def __init__(self, accuracy_before: _Optional[float] = ..., accuracy: _Optional[float] = ..., gradient_norm_before: _Optional[float] = ..., gradient_norm: _Optional[float] = ..., layer_share: _Optional[float] = ..., spread: _Optional[float] = ..., structure: _Optional[str] = ..., without_gradient: _Optional[_Iterable[str]] = ..., memory: _Optional[float] = ..., samples: _Optional[int] = ..., loss_before: _Optional[float] = ...) -> None: ...
 
 class StructuralSafetyReport(_message.Message):
     __slots__ = ("safety_validation_passed", "checks", "validation_time_seconds", "measured")

@@ -24,15 +24,18 @@ _log: Final = logging.getLogger(__name__)
 
 
 class ArchitectureHandler:
-    """Belongs to one trainer. `is_on`: hooks may change the model, or the journal says that they did."""
+    """Belongs to one trainer. `is_on`: hooks may change the model, or the journal says that they did.
+
+    `waiting`: changes that the journal does not hold yet.
+    """
 
     def __init__(self, setup: Setup, link: Link, rerun: Callable[[], Rerun]) -> None:
         """`rerun` returns the script that is followed."""
         self._setup, self._ledger = setup, setup.ledger
         self._reporter, self._gate, self._progress = link.reporter, link.gate, link.progress
         self._rerun = rerun
-        # Changes that the journal does not hold yet; how many it holds.
-        self._waiting: list[m.ArchitectureReport] = []
+        # How many changes the journal holds.
+        self.waiting: list[m.ArchitectureReport] = []
         self._known = 0
         self.is_on = self._ledger.can_grow
         self._ledger.report_to(self._made, self._rebuilt)
@@ -42,7 +45,7 @@ class ArchitectureHandler:
         """Training stands at a restored state: a start's, or a rollback's target."""
         script = self._rerun().changes
         self._known = max((len(self._ledger.changes), *(one.number for one in script)))
-        self._waiting.clear()
+        self.waiting.clear()
         self.is_on = self._ledger.can_grow or not all(is_by_order(one.name) for one in script)
 
     def before_hook(self, before_step: int, epoch_ended: int) -> None:
@@ -66,14 +69,14 @@ class ArchitectureHandler:
     @property
     def has_news(self) -> bool:
         """Are there changes to report? During a re-run they wait for its end."""
-        return bool(self._waiting) and not self._progress.rerunning
+        return bool(self.waiting) and not self._progress.rerunning
 
     def tell(self) -> None:
         """Report what waits. The next update waits until it is durable."""
-        for report in self._waiting:
+        for report in self.waiting:
             self._gate.report(report)
-        self._known += len(self._waiting)
-        self._waiting.clear()
+        self._known += len(self.waiting)
+        self.waiting.clear()
 
     def _made(self, change: m.ScriptChange) -> None:
         """A hook made a change."""
@@ -81,7 +84,7 @@ class ArchitectureHandler:
         if change.number > self._known:
             parameters = self._setup.parameters
             report = m.ArchitectureReport.of(change, applied_before_step=change.before_step, parameters=parameters)
-            self._waiting.append(report)
+            self.waiting.append(report)
             _log.info("the model changed: %s", shown(change))
             if not (self._progress.rerunning and rerun.goes_beyond(change.before_step - 1)):
                 return

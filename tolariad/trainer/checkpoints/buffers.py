@@ -19,7 +19,7 @@ from tolariad.trainer.checkpoints.pinned import pin, unpin
 from tolariad.trainer.process.threads import same_device
 
 if TYPE_CHECKING:
-    from tolariad.storage.slot import TensorRow
+    from tolariad.storage.snapshot_slot import TensorRow
     from tolariad.storage.tensor_file import TensorEntry
 
 _ALIGNMENT: Final = 4096

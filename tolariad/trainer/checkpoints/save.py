@@ -235,7 +235,9 @@ class Saver:
         self._job = job
         job.thread.start()
         # A snapshot was reported when it was taken.
-        return m.StateCopiedReport(id=order.id, **asdict(position)) if order.snapshot is None else None
+        if order.snapshot is not None:
+            return None
+        return m.StateCopiedReport(id=order.id, **asdict(position), code=self._setup.code.late(self._setup.task))
 
     def _copied(self, order: m.TakeCheckpoint, position: Position) -> tuple[Snapshot, Origin]:
         """Return a copy of the state. Raises Abort or NotCapturable with the reason if there can be none."""

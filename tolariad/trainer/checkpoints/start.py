@@ -25,14 +25,14 @@ from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.checkpoints.tensors import copy_into, place_of, read_tensors
 from tolariad.trainer.parts.model import check_tensors, live_tensors
 from tolariad.trainer.parts.owners import check_owners
-from tolariad.trainer.rollback.slots import verify
+from tolariad.trainer.rollback.snapshot_slots import verify
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tolariad.trainer.checkpoints.loaded import Loaded
     from tolariad.trainer.checkpoints.snapshot import Position
-    from tolariad.trainer.rollback.slots import Slots
+    from tolariad.trainer.rollback.snapshot_slots import Slots
     from tolariad.trainer.setup import Setup
 
 # Of names that do not fit.

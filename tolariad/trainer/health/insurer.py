@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Insurer:
-    """Makes the comparisons of one trainer."""
+    """Makes the comparisons of one trainer. `order`: the one that is due. None: there is nothing to keep or to do."""
 
     def __init__(
         self,
@@ -42,23 +42,23 @@ class Insurer:
         self._setup, self._checkpoints, self._settle = setup, checkpoints, settle
         self._reporter, self._gate, self._progress = link.reporter, link.gate, link.progress
         self._computes_loss = not is_loop and setup.training_step is None
-        self._order: m.CompareStates | None = None
+        self.order: m.CompareStates | None = None
         self._groups: deque[tuple[Any, ...]] = deque(maxlen=COMPARED)
         self._last_step = 0
         link.inbox.register(m.CompareStates, self._due)
 
     def _due(self, order: m.CompareStates) -> None:
-        self._order, self._last_step = order, self._progress.step
+        self.order, self._last_step = order, self._progress.step
         self._groups.clear()
 
     def drop(self) -> None:
         """Forget the order: the branch that it was given on is left."""
-        self._order = None
+        self.order = None
         self._groups.clear()
 
     def saw(self, group: tuple[Any, ...], step: int) -> None:
         """Keep these micro-batches if an update was made with them and a comparison is due. `step`: the last update."""
-        if self._order is None or step == self._last_step:
+        if self.order is None or step == self._last_step:
             return
         self._last_step = step
         if self._computes_loss:
@@ -66,7 +66,7 @@ class Insurer:
 
     def at_boundary(self, position: Position) -> None:
         """Make the comparison if it is due here, and report it."""
-        order, progress = self._order, self._progress
+        order, progress = self.order, self._progress
         if order is None or progress.rerunning or progress.is_behind:
             return
         if (position.epoch, position.batch) < (order.epoch, order.batch):

@@ -46,7 +46,8 @@ class StageHandler:
     def tend(self) -> None:
         """Between two steps: begin the stages that are due. During a re-run they wait."""
         before_step = self._stepper.position.step + 1
-        if not self._stages.is_called(before_step) or self._progress.rerunning or self._progress.is_behind:
+        stages, progress = self._stages, self._progress
+        if not (stages.waiting or before_step in stages.planned) or progress.rerunning or progress.is_behind:
             return
         # The detector judges the last step as one of the stage before.
         self._stepper.settle()

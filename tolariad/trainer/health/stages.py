@@ -44,14 +44,17 @@ class Announced(NamedTuple):
 
 
 class Stages:
-    """What was announced, and the stages that the journal holds on this line of training."""
+    """What was announced, and the stages that the journal holds on this line of training.
+
+    `waiting`: announcements that begin before the next update. `planned`: others, by the update that they begin before.
+    """
 
     def __init__(self) -> None:
         # Those of steps that are still to be run again are among them.
         self._known: list[m.StageAt] = []
-        self._waiting: list[Announced] = []
+        self.waiting: list[Announced] = []
         self._before_loop: list[Announced] = []
-        self._planned: dict[int, list[Announced]] = {}
+        self.planned: dict[int, list[Announced]] = {}
         # The place of training.
         self._position: Callable[[], Position] | None = None
 
@@ -62,7 +65,7 @@ class Stages:
     def plan(self, stages: Mapping[int, str], by: str) -> None:
         """Announce each of these texts before the update by which it is listed."""
         for step, why in stages.items():
-            self._planned.setdefault(step, []).append(Announced(why, by=by))
+            self.planned.setdefault(step, []).append(Announced(why, by=by))
 
     def announce(self, why: str, scope: Scope = Scope.HERE) -> None:
         """Let a stage begin at the next boundary, unless the run has it. Raises SetupRefused if `why` says nothing."""
@@ -71,21 +74,17 @@ class Stages:
             self._before_loop.append(one)
         # The place is looked at now as well: at the end of a re-run it is another one.
         if not self.knows(one):
-            self._waiting.append(one)
-
-    def is_called(self, before_step: int) -> bool:
-        """Return whether a stage may begin before this update. It costs two looks."""
-        return bool(self._waiting) or before_step in self._planned
+            self.waiting.append(one)
 
     def due(self, before_step: int) -> list[Announced]:
         """Return the announcements that begin before this update. Those that waited are returned once."""
-        waiting, self._waiting = self._waiting, []
-        return [*waiting, *self._planned.get(before_step, ())]
+        waiting, self.waiting = self.waiting, []
+        return [*waiting, *self.planned.get(before_step, ())]
 
     def follow(self, known: Iterable[m.StageAt]) -> None:
         """Stand at a restored state, whose line of training has these stages."""
         self._known = list(known)
-        self._waiting = list(self._before_loop)
+        self.waiting = list(self._before_loop)
 
     def go_back(self, orders: int) -> None:
         """Stand at a rollback's target, which contains so many boundary orders."""

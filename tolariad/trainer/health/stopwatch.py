@@ -58,7 +58,7 @@ FIRST_STEPS: Final = 53
 _TIMED: Final = 1 / 8
 _GOLDEN: Final = 0.6180339887498949
 # If measuring costs as much as the work itself, only one step in this many is measured.
-_SAMPLED: Final = 64
+SAMPLED: Final = 64
 # The usual duration is the median of so many timed steps.
 _USUAL: Final = 33
 # At most so many steps beside a checkpoint are kept until they are taken.
@@ -189,9 +189,7 @@ class Stopwatch:
         self._lent = None
 
     def advance(self, rates: UnifiedLRController, epoch: int) -> tuple[float, ...]:
-        """Advance to the rates of the next step, and return those of this one. Time some, with a check by the guard."""
-        if rates.global_step % _SAMPLED:
-            return rates.advance(epoch)
+        """Advance to the rates of the next step, and return those of this one. Time it, with a check by the guard."""
         begun = self._here()
         used = rates.advance(epoch)
         advanced = self._here()
@@ -213,14 +211,11 @@ class Stopwatch:
         self._made += 1
         if self._made == FIRST_STEPS:
             self._bytes = max(1, self._own_bytes(self._ours()))
-        self._begin_step()
+        self.begin()
 
     def begin(self) -> None:
-        """A step begins: with an epoch, or after something other than ordinary training."""
+        """A step begins: after another one, with an epoch, or after something other than ordinary training."""
         self._in_boundary = False
-        self._begin_step()
-
-    def _begin_step(self) -> None:
         self._is_beside = self._is_checkpointing
         self.times_task = self._made * _GOLDEN % 1.0 < self._share and not self._is_beside
         if self.times_task or self._is_beside:

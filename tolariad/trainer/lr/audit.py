@@ -42,15 +42,16 @@ class _Candidate(NamedTuple):
 class Audit:
     """Audits parameters on the CPU. It passes over other devices, and optimizers of unknown classes.
 
-    `tell(step, name, what)` is called for each difference.
+    `tell(step, name, what)` is called for each difference. `sampled`: the parameter that is followed now. Without one
+    there is nothing to do but before every `every`-th update.
     """
 
     def __init__(self, setup: Setup, tell: Tell) -> None:
         self._setup = setup
         self._rates = setup.rates
-        self._every = setup.settings.audit.every_steps
+        self.every = setup.settings.audit.every_steps
         self._tell = tell
-        self._sampled: _Candidate | None = None
+        self.sampled: _Candidate | None = None
         self._candidates: list[_Candidate] = []
         self.begin_anew()
 
@@ -66,7 +67,7 @@ class Audit:
             if parameter.device.type == "cpu" and 0 < parameter.numel() <= _ELEMENTS_MAX
         ]
         # A sample in progress is given up: the change may have replaced or overwritten its parameter.
-        self._sampled = None
+        self.sampled = None
         # The parameter as it was immediately before the update. None: the guard did not call `_capture`.
         self._twin: torch.nn.Parameter | None = None
         self._state: dict[str, Any] = {}
@@ -77,32 +78,32 @@ class Audit:
         """Call before update `step`: check that the last parameter is unchanged; choose the next one if it is time."""
         # The run calls `begin_anew` for its own changes between two updates (masks, growth, a rollback). So other code
         # made a difference that is found here.
-        if self._sampled is not None and self._after is not None:
-            name, parameter = self._sampled.name, self._sampled.parameter
+        if self.sampled is not None and self._after is not None:
+            name, parameter = self.sampled.name, self.sampled.parameter
             if not same_bits(parameter.detach(), self._after):
                 self._tell(step, name, "it was changed between two updates")
-            self._sampled = self._after = None
-        if self._candidates and step % self._every == 0:
-            self._sampled = self._chosen(step // self._every)
+            self.sampled = self._after = None
+        if self._candidates and step % self.every == 0:
+            self.sampled = self._chosen(step // self.every)
             # Forget an older twin: only one that is captured in this update proves that the guard ran in it.
             self._twin = None
-            self._rates.watch_next_update(self._sampled.optimizer if self._sampled else None, self._capture)
+            self._rates.watch_next_update(self.sampled.optimizer if self.sampled else None, self._capture)
 
     def pass_over(self) -> None:
         """Call between the two if the coming update is by a closure: its gradients are made within the step."""
-        if self._sampled is not None:
-            self._sampled = self._after = self._twin = None
+        if self.sampled is not None:
+            self.sampled = self._after = self._twin = None
             self._rates.watch_next_update(None, self._capture)
 
     def after_update(self, step: int) -> None:
         """Call after update `step`: compare the update with the computed one."""
-        if self._sampled is None or self._after is not None:
+        if self.sampled is None or self._after is not None:
             return
-        name, parameter = self._sampled.name, self._sampled.parameter
+        name, parameter = self.sampled.name, self.sampled.parameter
         self._after = parameter.detach().clone()
         if self._twin is None:
             self._tell(step, name, "the guard of the learning rate did not run before this update")
-        elif not same_bits(self._again(self._sampled, self._twin), self._after):
+        elif not same_bits(self._again(self.sampled, self._twin), self._after):
             self._tell(step, name, "its update differs from the one that gradient, state and recorded rate give")
         self._twin = None
 
@@ -115,10 +116,10 @@ class Audit:
 
     def _capture(self, row: tuple[float, ...]) -> None:
         """Copy the inputs of the update. Called after every hook, immediately before the update."""
-        if self._sampled is None or self._sampled.parameter.grad is None:
+        if self.sampled is None or self.sampled.parameter.grad is None:
             return
         # Copies of everything: the optimizer updates parameter and state in place.
-        _, optimizer, index, parameter = self._sampled
+        _, optimizer, index, parameter = self.sampled
         self._rate = row[index]
         self._twin = torch.nn.Parameter(parameter.detach().clone())
         self._twin.grad = parameter.grad.detach().clone()  # type: ignore[union-attr]  # looked at above

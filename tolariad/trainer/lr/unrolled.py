@@ -1,7 +1,8 @@
 """Compare and write the rates of an optimizer's groups. Every step calls both.
 
-A loop over eight groups takes twice as long as straight code. So two, four and eight groups (decayed or not, body or
-head, ...) have straight code; any other number uses a loop. Groups, rates and parameter lists are compared by identity.
+A loop over eight groups takes twice as long as straight code. So one, two, four and eight groups (decayed or not, body
+or head, ...) have straight code; any other number uses a loop. Groups, rates and parameter lists are compared by
+identity.
 """
 
 from __future__ import annotations
@@ -50,6 +51,23 @@ def _any_number(own: Sequence[Group], lists: list[list[Any]], contents: list[lis
     def put(row: tuple[float, ...]) -> None:
         for index, group in enumerate(own):
             group["lr"] = row[index]
+
+    return look, put
+
+
+def _one(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any]]) -> tuple[Check, Write]:
+    (a,), (p,) = own, lists
+
+    def look(groups: Sequence[Group], row: tuple[float, ...]) -> bool:
+        try:
+            (s,) = groups
+            (first,) = row
+            return s is a and s["lr"] is first and s["params"] is p and lists == contents
+        except _NOT_AS_THEY_WERE:
+            return False
+
+    def put(row: tuple[float, ...]) -> None:
+        (a["lr"],) = row
 
     return look, put
 
@@ -126,4 +144,4 @@ def _eight(own: Sequence[Group], lists: list[list[Any]], contents: list[list[Any
 
 
 # tests/trainer/lr/test_unrolled.py makes every change of every group, for each of these and for the loop.
-_WRITTEN_OUT: Final = {2: _two, 4: _four, 8: _eight}
+_WRITTEN_OUT: Final = {1: _one, 2: _two, 4: _four, 8: _eight}

@@ -9,9 +9,9 @@ from __future__ import annotations
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
+from tolariad import failpoints
 from tolariad.channel import Activity
 from tolariad.core import messages as m
-from tolariad.failpoints import reached
 from tolariad.trainer.orders.inbox import IDLE_S, ObeyPoint
 
 if TYPE_CHECKING:
@@ -52,7 +52,8 @@ class Boundary:
         # The activity of the step that begins right after this: the daemon's limit for it applies from now on.
         next_ = Activity.RERUN if self._progress.rerunning else Activity.STEP
         reporter.beat(next_)
-        reached("boundary")
+        if failpoints.armed:
+            failpoints.reached("boundary")
         # An order that arrives after this look either closes the gate or waits for the next boundary.
         is_called = inbox.calls
         if is_called:

@@ -10,9 +10,9 @@ import time
 from collections import deque
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from tolariad import failpoints
 from tolariad.channel import Activity
 from tolariad.core import messages as m
-from tolariad.failpoints import reached
 from tolariad.trainer.orders.inbox import IDLE_S, OrderInbox
 from tolariad.trainer.orders.reporter import Progress, Reporter
 
@@ -41,7 +41,7 @@ class Gate:
 
     def report_step(self, values: m.StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> None:
         """Report an applied step, given as its fields. The next update waits for it, unless the page allows a lag."""
-        number = self._last_gated = self._reporter.report_step(values, metrics, data)
+        number = self._last_gated = self._end.report_step(values, metrics, data)
         # The time of the report, not of the step's begin: the lag bounds how many seconds of applied updates a crash
         # can lose.
         self._in_flight.append((number, time.monotonic_ns()))
@@ -56,8 +56,10 @@ class Gate:
 
     def wait(self) -> None:
         """Return when the next update may begin."""
-        reached("gate")
-        if self._is_open():
+        if failpoints.armed:
+            failpoints.reached("gate")
+        # First what is nearly always so: every further call would find its code gone from the caches.
+        if (self._page.allows_update_after(self._last_gated) and not self._end.closed) or self._is_open():
             return
         # Mark the page, then check again: the daemon wakes only a process whose mark it has seen. If a wake-up is lost
         # nevertheless, it costs one millisecond.

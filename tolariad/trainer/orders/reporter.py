@@ -12,7 +12,6 @@ from tolariad.channel import Activity
 
 if TYPE_CHECKING:
     from tolariad.channel import TrainerEnd
-    from tolariad.core import messages as m
     from tolariad.core.messages.vocabulary import Report
 
 
@@ -34,6 +33,10 @@ class Progress:
         """Note that `step` is the last applied step."""
         self.step = step
 
+    def compare_epochs(self, epoch: int, finished: int) -> None:
+        """Note that `epoch` is in progress here, and that the journal holds the end of epoch `finished`."""
+        self.is_behind = epoch <= finished
+
     def begin_rerun(self) -> None:
         """Note that steps of the journal are run again from here on."""
         self.rerunning = True
@@ -42,38 +45,25 @@ class Progress:
         """Note that the next step is new."""
         self.rerunning = False
 
-    def compare_epochs(self, epoch: int, finished: int) -> None:
-        """Note that `epoch` is in progress here, and that the journal holds the end of epoch `finished`."""
-        self.is_behind = epoch <= finished
-
 
 class Reporter:
-    """The sending half of the trainer's end of the channel."""
+    """The sending half of the trainer's end of the channel. `activity`: the one in the last heartbeat."""
 
     def __init__(self, end: TrainerEnd, progress: Progress) -> None:
         self._end = end
         self._page = end.page
         self._progress = progress
         # What a trainer does before its first heartbeat here: the model and the data are built.
-        self._activity = Activity.BUILD
-
-    @property
-    def activity(self) -> Activity:
-        """The activity in the last heartbeat."""
-        return self._activity
+        self.activity = Activity.BUILD
 
     def report(self, report: Report) -> int:
         """Send a report; return its running number."""
         return self._end.report(report)
 
-    def report_step(self, values: m.StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> int:
-        """Send the report of an applied step, given as its fields; return its running number."""
-        return self._end.report_step(values, metrics, data)
-
     def beat(self, activity: Activity) -> None:
         """Send a heartbeat with the present activity."""
         # Three stores into shared memory, no system call: a heartbeat is sent at every step.
-        self._activity = activity
+        self.activity = activity
         self._page.beat(self._progress.step, time.monotonic_ns(), activity)
 
     def compiling(self) -> None:
@@ -83,4 +73,4 @@ class Reporter:
 
     def compiled(self) -> None:
         """Send a heartbeat that says that the interrupted activity goes on."""
-        self.beat(self._activity)
+        self.beat(self.activity)

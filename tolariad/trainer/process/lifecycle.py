@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.loop import Trainer
+    from tolariad.trainer.setup import Setup
 
 # What a trainer does, as a generator: it yields when something else has to make a step.
 Steps: TypeAlias = Generator[Any, None, None]
@@ -68,16 +69,26 @@ class Ending(NamedTuple):
 
 
 def built(
-    channel: TrainerEnd, run_dir: Path, run_id: str, *, config: bytes, threads: int | None, ring: int | None
+    channel: TrainerEnd,
+    run_dir: Path,
+    run_id: str,
+    *,
+    config: bytes,
+    threads: int | None,
+    ring: int | None,
+    setup: Setup | None = None,
 ) -> Trainer:
-    """Import torch and build the run. Report the activity before each, because both take seconds."""
+    """Import torch and build the run. Report the activity before each, because both take seconds.
+
+    `setup`: what a spare has built of the same configuration, or None.
+    """
     reached("build")
     light_start.install()
     from tolariad.trainer.build import build
     from tolariad.trainer.loop import Trainer
 
     channel.page.beat(0, time.monotonic_ns(), Activity.BUILD)
-    return Trainer(build(config, threads), channel, run_dir, run_id, ring=ring)
+    return Trainer(setup or build(config, threads), channel, run_dir, run_id, ring=ring)
 
 
 def see_through(make: Callable[[], Trainer], channel: TrainerEnd) -> Ending:

@@ -1,6 +1,7 @@
 """A spare trainer: it imports what every trainer needs, gives way to training meanwhile, and waits for its turn.
 
-It runs nothing of the user's code, opens no device, and reads no file of the run.
+It opens no device, holds no lock of the run, and writes no file of it. It runs the user's code only if it is to wait
+with a task that is built.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import os
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+if TYPE_CHECKING:
+    from tolariad.trainer.setup import Setup
 
 _READY: Final = b"r"
 _MESSAGE_BYTES_MAX: Final = 65_536
@@ -21,25 +25,48 @@ _NICENESS: Final = 10
 _ORDINARY: Final = 20
 
 
-def wait_to_train(descriptor: int) -> str | None:
-    """Import torch, say so, and wait. Return the mark of the last printed traceback, or None if there is no turn."""
+class Turn(NamedTuple):
+    """A spare's turn: the mark of the traceback that an earlier trainer printed, and the run if it is built."""
+
+    printed: str
+    setup: Setup | None
+
+
+def wait_to_train(descriptor: int, prepare: Callable[[], Setup | None]) -> Turn | None:
+    """Prepare, say so, and wait. Return None if there is no turn. Raises what `prepare` raises."""
     with socket.socket(fileno=descriptor) as daemon:
         # Forked children of imported code must not hold it.
         daemon.set_inheritable(False)
         with giving_way():
-            _import()
+            setup = prepare()
         daemon.send(_READY)
         message = daemon.recv(_MESSAGE_BYTES_MAX)
-    return message[1:].decode() if message else None
+    return Turn(message[1:].decode(), setup) if message else None
 
 
-def _import() -> None:
+def imported() -> None:
+    """Import torch and this package's trainer."""
     from tolariad.trainer.torch_private import light_start
 
     light_start.install()
     import tolariad.trainer.build
     import tolariad.trainer.loop
     import tolariad.trainer.process.lifecycle  # noqa: F401
+
+
+def built(config: bytes, threads: int | None) -> Setup | None:
+    """Build the run from the bytes of config.resolved.json, unless that might open a device: then import only.
+
+    Raises as `build.build`.
+    """
+    imported()
+    import torch
+
+    from tolariad.core.calc.settings.rules import read_resolved
+    from tolariad.trainer.build import build
+
+    is_on_cpu = read_resolved(config).device == "cpu" or not torch.backends.cuda.is_built()
+    return build(config, threads) if is_on_cpu else None
 
 
 @contextmanager

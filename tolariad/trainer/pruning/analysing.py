@@ -32,6 +32,8 @@ from tolariad.trainer.checkpoints.optimizers import restore_optimizer
 from tolariad.trainer.checkpoints.restore import load
 from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.samples import samples_of
+from tolariad.trainer.probes.copying import built_copy
+from tolariad.trainer.probes.messages import Trial, Weights
 from tolariad.trainer.pruning.activity import activation_scores, activities, uniqueness_scores
 from tolariad.trainer.pruning.counting import counted_groups
 from tolariad.trainer.pruning.evidence import example_inputs, groups_of, loss_of, protected, training_data
@@ -40,26 +42,29 @@ from tolariad.trainer.pruning.importance import Scores, magnitude, measured_chan
 from tolariad.trainer.pruning.plan import plan_of
 from tolariad.trainer.pruning.units import Found, PruningRefused, Refusal
 from tolariad.trainer.pruning.validation import MaskValidation
-from tolariad.trainer.trials.copying import built_copy
-from tolariad.trainer.trials.words import Trial, Weights
 
 if TYPE_CHECKING:
     from tolariad.core.calc.settings.pruning import Prune
     from tolariad.trainer.pruning.evidence import SeededBatch
     from tolariad.trainer.pruning.units import UnitGroup
     from tolariad.trainer.setup import Setup
+    from tolariad.trainer.tasks.task import FoundTask
 
 # Units whose change of the loss is measured, to score the importance.
 SAMPLED_UNITS: Final = 16
 _REFUSED_MAX: Final = 64
 
 
-def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) -> AnalysisAnswer:
+def analyse(
+    run: Path, config: bytes, request: AnalysisRequest, started: float, given: FoundTask | None = None
+) -> AnalysisAnswer:
     """Return the analysis. `config`: the run's resolved configuration. `started`: when, on the monotonic clock.
+
+    `given`: the task, if it is not the one that the configuration names.
 
     Raises PruningRefused, ImportError without torch-pruning, and what `built_copy` raises.
     """
-    setup = _built(run, config, request)
+    setup = _built(run, config, request, given)
     prune = setup.settings.prune
     reached("analysis")
     first, batches = training_data(setup, max(1, request.epoch), prune.min_samples)
@@ -113,7 +118,7 @@ def analyse(run: Path, config: bytes, request: AnalysisRequest, started: float) 
     )
 
 
-def _built(run: Path, config: bytes, request: AnalysisRequest) -> Setup:
+def _built(run: Path, config: bytes, request: AnalysisRequest, given: FoundTask | None) -> Setup:
     """Build the run on the CPU with the weights of the checkpoint, as one thread, without a loader's workers."""
     settings = read_resolved(config)
     settings = replace(
@@ -127,7 +132,7 @@ def _built(run: Path, config: bytes, request: AnalysisRequest) -> Setup:
     )
     folder = run / "checkpoints" / request.checkpoint
     weights = Weights(request.checkpoint, str(folder), request.manifest)
-    setup = built_copy(Trial(config=resolved_json(settings).decode(), weights=weights)).setup
+    setup = built_copy(Trial(config=resolved_json(settings).decode(), weights=weights), given).setup
     if settings.prune.estimator in ("moments", "momentum"):
         trees = load(folder, request.manifest).optimizers
         for owner, tree in zip(setup.owners, trees.values(), strict=True):

@@ -15,11 +15,11 @@ import torch
 
 from tolariad.core.calc.pruning.analysis import AnalysisRequest
 from tolariad.core.calc.pruning.units import Units, joined
-from tolariad.core.calc.pruning.verdict import MaskMeasure
+from tolariad.core.calc.pruning.verdict import ACCURACY, MaskMeasure
 from tolariad.trainer.pruning.evidence import SeededBatch, held_out_slices, loss_of
 from tolariad.trainer.pruning.importance import on_a_copy
 from tolariad.trainer.pruning.masks import HeldMasks, MaskSet, masks_of
-from tolariad.trainer.pruning.quality import SLICES, Level, metric_of, quality_of
+from tolariad.trainer.pruning.quality import SLICES, Level, mean_of, metric_of, quality_of
 from tolariad.trainer.pruning.recheck import zeroed
 from tolariad.trainer.pruning.units import Coordinates, PruningRefused, UnitGroup
 from tolariad.trainer.pruning.verify import zero
@@ -95,6 +95,7 @@ class MaskValidation:
             structure=structure,
             without_gradient=tuple(sorted(flow.silent - self._flow.silent)),
             memory=memory_in_use(self._setup.device) if self._judges_memory else None,
+            loss_before=None if self._metric == ACCURACY else mean_of(self._levels),
         )
 
     def _together(self, units: Units) -> Units:

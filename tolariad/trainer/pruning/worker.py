@@ -17,6 +17,7 @@ from tolariad import lifelines, run_files
 
 if TYPE_CHECKING:
     from tolariad.core.calc.pruning.analysis import AnalysisAnswer, AnalysisRequest
+    from tolariad.trainer.tasks.task import FoundTask
 
 CONFIG_BYTES_MAX = 1 << 24
 _WHY_CHARS = 900
@@ -40,14 +41,28 @@ def stand_back(cores: Collection[int], *, idle: bool) -> None:
 
 def answer(run: Path, config: Path, request: AnalysisRequest, started: float) -> AnalysisAnswer | str:
     """Return the analysis, or a sentence: why there is none."""
-    try:
+
+    def resolved() -> bytes:
         from tolariad.trainer.torch_private import light_start
 
         light_start.install()
+        return run_files.read_file(config.parent, config.name, CONFIG_BYTES_MAX)
+
+    return answer_by(run, resolved, request, started)
+
+
+def answer_by(
+    run: Path, resolved: Callable[[], bytes], request: AnalysisRequest, started: float, given: FoundTask | None = None
+) -> AnalysisAnswer | str:
+    """Return the analysis, or a sentence: why there is none. `resolved` is called first: it reads the configuration.
+
+    `given`: the task, if it is not the one that the configuration names.
+    """
+    try:
+        config = resolved()
         from tolariad.trainer.pruning.analysing import analyse
 
-        resolved = run_files.read_file(config.parent, config.name, CONFIG_BYTES_MAX)
-        return analyse(run, resolved, request, started)
+        return analyse(run, config, request, started, given)
     except Exception as error:  # noqa: BLE001 - whatever the task or its data raise is the answer
         return _told(error)
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tolariad.storage.slot import Table
+    from tolariad.storage.snapshot_slot import Table
     from tolariad.trainer.checkpoints.loaded import Loaded
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.setup import Setup

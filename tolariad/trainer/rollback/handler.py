@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from tolariad.storage.slot import Table
+    from tolariad.storage.snapshot_slot import Table
     from tolariad.trainer.checkpoints.snapshot import Position
     from tolariad.trainer.orders import Link
-    from tolariad.trainer.rollback.slots import Slots
+    from tolariad.trainer.rollback.snapshot_slots import Slots
     from tolariad.trainer.setup import Setup
 
 

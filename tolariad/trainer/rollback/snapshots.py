@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
+from msgspec.structs import asdict
 
 from tolariad.core import messages as m
 from tolariad.core import state as st
@@ -24,13 +25,13 @@ from tolariad.trainer.checkpoints.files import MODEL_FILE, OF_OWNER, OPTIMIZER_F
 from tolariad.trainer.checkpoints.snapshot import Origin
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
-from tolariad.trainer.rollback.slots import Slots, growth_of, slot_bytes, verify
+from tolariad.trainer.rollback.snapshot_slots import Slots, growth_of, slot_bytes, verify
 from tolariad.trainer.seeds.slot import PATHS, Path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from tolariad.storage.slot import Table
+    from tolariad.storage.snapshot_slot import Table
     from tolariad.trainer.checkpoints.buffers import HostBuffer
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
     from tolariad.trainer.orders.numbered import ActedOrders
@@ -170,9 +171,8 @@ class SnapshotHandler:
             self._tell_size(position)
             return
         # Reported before training goes on (`finished`).
-        self._reports.append(
-            m.StateCopiedReport(id=order.id, step=position.step, epoch=position.epoch, batch=position.batch)
-        )
+        code = self._setup.code.late(self._setup.task)
+        self._reports.append(m.StateCopiedReport(id=order.id, **asdict(position), code=code))
         reached("snapshot")
         self._job = job = _Job(order, copied, self._setup.acted, begun, _counts(self._setup))
         arguments = (job, slots, parent)

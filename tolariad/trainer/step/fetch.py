@@ -63,13 +63,12 @@ class Fetch:
         if self._interrupted is not None:
             self._reporter.beat(self._interrupted)
             self._interrupted = None
-        self.tell_findings()
+        if self._data.findings:
+            self.tell_findings()
         return tuple(group)
 
     def tell_findings(self) -> None:
         """Report what was found about the data since the last time."""
-        if not self._data.findings:
-            return
         for finding in self._data.take_findings():
             if finding.bearing is Bearing.INEXACT:
                 self._reporter.report(m.InexactDataReport(why=finding.words))

@@ -32,6 +32,8 @@ def forward_backward(setup: Setup, batches: Sequence[Any], step: int = 1) -> Mea
     The loss is the mean over the micro-batches with equal weights. Raises SetupRefused if a loss, or the norm returned
     by a task that clips, is not a single number.
     """
+    if len(batches) == 1:
+        return numbers_of(setup, [_backward(setup, batches[0], 1, step)], step)
     return numbers_of(setup, [_backward(setup, batch, len(batches), step) for batch in batches], step)
 
 
@@ -50,7 +52,8 @@ def numbers_of(setup: Setup, losses: list[torch.Tensor], step: int) -> Measured 
         setup.seed_gradients.tend(norm)
     if device.type != "cpu":
         return _to_host(losses, torch.as_tensor(norm), overflow)
-    loss = sum([loss.item() for loss in losses]) / len(losses)
+    # 0.0 + x, as a sum begins: a loss of -0.0 is recorded as 0.0 with any number of micro-batches.
+    loss = 0.0 + losses[0].item() if len(losses) == 1 else sum([loss.item() for loss in losses]) / len(losses)
     return measured(loss, float(norm), 0.0 if overflow is None else float(overflow))
 
 

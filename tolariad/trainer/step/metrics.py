@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import torch
 
-from tolariad.core.calc.bounds import METRICS_MAX, NAME_CHARACTERS_MAX, TOKENS
+from tolariad.core.calc.bounds import METRICS_MAX, NAME_CHARACTERS_MAX, TOKENS, token_count
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.step.measured import Given, Transfer
 
@@ -125,6 +125,10 @@ class StepMetrics:
             self.send()
         row = Given(list(self._row), self._sent).read()
         return {name: value for name, value in zip(self._slots, row, strict=True) if not math.isnan(value)}
+
+    def tokens(self) -> int:
+        """Return how many tokens the step has so far, as the journal will count them. Waits for those on a device."""
+        return token_count(self.so_far().get(TOKENS, 0.0))
 
     def taken(self) -> Given:
         """Return the metrics of the step, of which some may be in flight, and begin with the next step."""

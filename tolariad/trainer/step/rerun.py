@@ -42,6 +42,8 @@ class Rerun:
         # Changes of the model's shape, whether they were made again or not.
         self.changes = script.changes
         self._validations, self._within = script.validations, script.within
+        # Whether the journal has a validation within an epoch.
+        self.validates = bool(script.within)
         self._compared = 0
         self._skipped = 0
         self._differing = 0
@@ -77,11 +79,6 @@ class Rerun:
     def metrics(self, epoch: int) -> dict[str, float]:
         """Return the journal's metrics of the validation after `epoch`; empty if it has none."""
         return self._validations.get(epoch, {})
-
-    @property
-    def validates(self) -> bool:
-        """Whether the journal has a validation within an epoch."""
-        return bool(self._within)
 
     def within(self, step: int) -> dict[str, float] | None:
         """Return the journal's metrics of the validation within an epoch after `step`; None if it has none there."""

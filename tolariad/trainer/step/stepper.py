@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from tolariad import failpoints
 from tolariad.channel import Activity
 from tolariad.core import messages as m
-from tolariad.failpoints import reached
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.data.digest import digest_of
 from tolariad.trainer.health.monitor import NOT_COMPUTED, OF_THE_DETECTOR, CheckResult, instability, overlaps
+from tolariad.trainer.health.stopwatch import SAMPLED
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.measured import InFlight, Measured, PendingStep
 from tolariad.trainer.step.rerun import Rerun
@@ -61,6 +62,7 @@ class Stepper:
         self._audit = audit
         self._hook = hook
         self._metrics = setup.metrics
+        self._has_hook = True
         # Collected once: a part that does nothing after an update costs nothing in a step.
         self._followers = tuple(one.after_update for one in setup.parts if one.after_update is not None)
         self._gives_context = gives_context
@@ -69,6 +71,9 @@ class Stepper:
         self._unsettled: PendingStep | None = None
         # The digest of the batches of the step in progress.
         self._data = 0
+        # Training ends after so many more tokens, of which the steps up to `_counted` have none; None: it does not.
+        self._tokens_left: int | None = None
+        self._counted = 0
         # Batches to skip.
         self._quarantined: tuple[m.Batches, ...] = ()
         link.inbox.register(m.SetQuarantine, self._set_quarantine)
@@ -78,6 +83,16 @@ class Stepper:
         """Take over what the run has already: batches in quarantine, names of metrics."""
         self._quarantined = order.quarantined
         self._metrics.begin(order.metrics)
+        self.count_tokens(order.tokens_left, order.durable_step)
+
+    def count_tokens(self, left: int | None, after: int) -> None:
+        """Count the tokens of steps after `after`. `left`: the number that ends training; None: do not count them."""
+        self._tokens_left, self._counted = left, after
+
+    @property
+    def has_all_tokens(self) -> bool:
+        """Return whether training ends here because of its tokens. The recorder finds the same in the journal."""
+        return self._tokens_left is not None and self._tokens_left <= 0
 
     def _set_quarantine(self, order: m.SetQuarantine) -> None:
         """Skip these batches, from the next one on."""
@@ -89,6 +104,10 @@ class Stepper:
         """Set the position that the current state belongs to."""
         self.position = position
         self._progress.reached(position.step)
+
+    def begin_hooks(self, *, any_: bool) -> None:
+        """`any_`: whether there is anything to call after a step. Without, a step is spared the call."""
+        self._has_hook = any_
 
     def follow(self, script: bytes | None) -> None:
         """Repeat the steps of this script before any new one. None: there are no steps to repeat."""
@@ -141,7 +160,10 @@ class Stepper:
     def finish(self, found: Measured | InFlight, batches: int) -> None:
         """Make the update from the gradients, whose numbers are `found`, or skip it; report or compare the step."""
         setup, progress, watch = self._setup, self._progress, self._stopwatch
-        measured = None if setup.reads_late and not progress.rerunning else self._read(found)
+        if setup.reads_late and not progress.rerunning:
+            measured = None
+        else:
+            measured = found if type(found) is Measured else self._read(found)
         if measured is not None and self._skipped(measured, batches):
             return
         if self._metrics.is_pending:
@@ -151,33 +173,40 @@ class Stepper:
             self.settle()
         if not progress.rerunning:
             self._gate.wait()
-        step = self.position.step + 1
-        self._audit.before_update(step)
+        step, audit = self.position.step + 1, self._audit
+        is_audited = audit.sampled is not None or step % audit.every == 0
+        if is_audited:
+            audit.before_update(step)
         overflown = measured is not None and measured.overflow
         if watch.times_task:
             watch.of_task(update, setup, skip=overflown)
         else:
             update(setup, skip=overflown)
-        self._audit.after_update(step)
+        if is_audited:
+            audit.after_update(step)
         self._complete(found, measured, batches)
 
     def _complete(self, found: Measured | InFlight, measured: Measured | None, batches: int) -> None:
         """Count and report the step whose update was made. `measured`: its numbers, if they were read already."""
         watch, at = self._stopwatch, self.position
         step = at.step + 1
-        used = watch.advance(self._setup.rates, at.epoch)
-        reached("step")
+        rates = self._setup.rates
+        used = rates.advance(at.epoch) if rates.global_step % SAMPLED else watch.advance(rates, at.epoch)
+        if failpoints.armed:
+            failpoints.reached("step")
         self.position = Position(step, at.epoch, at.batch + batches)
         self._progress.reached(step)
         if self._gives_context:
             self._hook("on_step_end", step, context=self._context(found, used))
-        else:
+        elif self._has_hook:
             self._hook("on_step_end", step)
         if watch.times_task:
             watch.of_task(self._clear)
         else:
             self._clear()
         metrics = self._metrics
+        if self._tokens_left is not None and step > self._counted:
+            self._tokens_left -= metrics.tokens()
         if measured is None:
             given = None if metrics.is_empty else metrics.taken()
             self._unsettled = PendingStep(found, self.position, used, given, self._data)
@@ -311,10 +340,13 @@ class Stepper:
     def _compared(self, finished: m.RerunReport | None) -> None:
         """Handle a compared step of the script. `finished`: the report, if it was the last one."""
         self._reporter.beat(Activity.RERUN)
-        reached("rerun")
+        failpoints.reached("rerun")
         if finished is not None:
             self._progress.end_rerun()
             self._stopwatch.begin()
+            setup = self._setup
+            if finished.first_difference is not None:
+                finished = replace(finished, code=setup.code.late(setup.task))
             # Gated: the kernel decides whether training may continue from here.
             self._gate.report(finished)
             self._report_window()

@@ -2,16 +2,17 @@
 
 | input | condition | what follows |
 |---|---|---|
-| a finding, finite | a rise is watched or tried already, or the run went on here | nothing |
+| a finding: finite, or four steps that are not | one is watched or tried already, or the run went on here | nothing |
 | | after two returns from this place | `GoOn` once, or `Halt` if that is wanted |
-| | else | `PinState` from before the rise, and the watch begins |
-| a finding, not finite | less than two returns from this place | `GoBack` |
+| | else | `PinState` from before it, and the watch begins |
+| another one, not finite | less than two returns from this place | `GoBack` |
 | | in the second branch of a trial | `Choose` the branch that went on |
 | | after two returns | `Halt` |
 | a loss | the watched level came down, stays, or grows | `Compare` the present state with the pinned one |
 | | the run has passed the place of its last return | `Release`, and the count begins anew |
 | a comparison | WEIGHTS, DATA | `GoBack` to the pin, the batches of the rise in quarantine |
-| | else, and the level came down | `Release` |
+| | CHANGED, or not measured, and the level came down | `Release` |
+| | CHANGED, and no loss had risen | `TryBoth`; without trials `Release` |
 | | CHANGED | `Release`, and the detector begins anew |
 | | UNCLEAR | `TryBoth`, once a place; without trials, and if the run ends soon, `GoOn` |
 | the present state is kept | in a trial | `GoBack`, and a comparison of both branches at the same batch |
@@ -32,7 +33,7 @@ from msgspec.structs import replace
 
 from tolariad.core.calc.detection.comparison import Comparison, Judgement, judged, returned_is_better
 from tolariad.core.calc.detection.place import RETURNS_MAX, Batch, Place, found_again, is_passed, widened
-from tolariad.core.calc.detection.rules import Signal, Verdict
+from tolariad.core.calc.detection.rules import NO_LIMIT, Finding, Signal, Verdict, is_watched
 from tolariad.core.calc.detection.watch import HORIZON, WINDOW, Outcome, Watch, followed, level_of
 
 # A state this many updates before the rise is safe from what led to it.
@@ -178,19 +179,32 @@ class Found(Struct, frozen=True):
 
 def found(state: Autopilot, verdict: Verdict, at: Found, policy: Policy) -> Answer:
     """Answer a finding that is watched."""
-    if not math.isfinite(verdict.value):
+    if not math.isfinite(verdict.value) and not (verdict.finding is Finding.NON_FINITE and is_watched(verdict)):
         return _not_finite(state, verdict, at, policy)
     if state.watch is not None or state.trial is not None or state.given_up:
         return state, ()
     if state.returns >= RETURNS_MAX:
         why = f"{state.returns} returns did not help"
         return replace(state, given_up=True), (Halt(why) if policy.halts else GoOn(why),)
-    watch, outcome = Watch(verdict.baseline, verdict.value, scale=at.unit, horizon=policy.horizon), None
+    watch, outcome = _watch(verdict, at, policy), None
     if verdict.signal is Signal.ACCURACY:
         # The accuracy of two validations has shown it already: nothing is left to watch.
-        watch, outcome = Watch(math.inf, math.inf, horizon=0), Outcome.STAYS
+        outcome = Outcome.STAYS
     state = replace(state, watch=watch, outcome=outcome, began=at.first, ended=at.batch)
     return state, (PinState(max(0, at.step - at.began - MARGIN)), *(() if outcome is None else (Compare(),)))
+
+
+def _watch(verdict: Verdict, at: Found, policy: Policy) -> Watch:
+    """Return how the run watches what was found."""
+    if verdict.signal is Signal.ACCURACY:
+        return Watch(math.inf, math.inf, horizon=0)
+    if not math.isfinite(verdict.value):
+        # The finite losses among them tell nothing, so 32 of them are enough. The comparison sees the others as well.
+        return Watch(NO_LIMIT, NO_LIMIT, horizon=policy.horizon)
+    if verdict.finding is Finding.SHIFT:
+        # Only the norm leapt.
+        return Watch(0.0, 0.0, horizon=policy.horizon)
+    return Watch(verdict.baseline, verdict.value, scale=at.unit, horizon=policy.horizon)
 
 
 def _not_finite(state: Autopilot, verdict: Verdict, at: Found, policy: Policy) -> Answer:
@@ -233,11 +247,12 @@ def compared(state: Autopilot, comparison: Comparison, at: Batch, policy: Policy
     judgement = judged(comparison)
     if state.watch is None:
         return state, ()
-    if state.outcome is Outcome.CAME_DOWN and judgement not in (Judgement.WEIGHTS, Judgement.DATA):
-        return Autopilot(), (Release("the loss came down by itself"),)
-    if judgement is Judgement.CHANGED:
-        return Autopilot(), (Release("the objective or the data changed, and the network is sound", begins_anew=True),)
-    place = found_again(state.place, at, state.watch.ceiling)
+    if state.watch.is_silent and judgement is Judgement.CHANGED and policy.trial:
+        # An optimizer that stalls does no damage. Only another branch shows what it has not learnt.
+        judgement = Judgement.UNCLEAR
+    if (why := _released(state, judgement, comparison)) is not None:
+        return Autopilot(), (why,)
+    place = found_again(state.place, at, NO_LIMIT if state.watch.is_silent else state.watch.ceiling)
     state = replace(state, place=place)
     if judgement is not Judgement.UNCLEAR:
         return _back(state, judgement, at, policy, f"the {judgement.value} are to blame")
@@ -248,6 +263,18 @@ def compared(state: Autopilot, comparison: Comparison, at: Batch, policy: Policy
     place, held = replace(place, tried=True), comparison.held
     trial = Trial(state.last[-COMPARED:], None if held is None else held.now)
     return replace(state, watch=None, outcome=None, place=place, trial=trial), (TryBoth(),)
+
+
+def _released(state: Autopilot, judgement: Judgement, comparison: Comparison) -> Release | None:
+    """Return why the pin is not needed after a comparison; None: it is."""
+    is_measured = comparison.newest is not None or comparison.held is not None
+    if state.outcome is Outcome.CAME_DOWN and (judgement is Judgement.CHANGED or not is_measured):
+        return Release("the loss came down by itself")
+    if judgement is not Judgement.CHANGED:
+        return None
+    if state.watch is not None and state.watch.is_silent:
+        return Release("no loss rose")
+    return Release("the objective or the data changed, and the network is sound", begins_anew=True)
 
 
 def kept(state: Autopilot, at: Batch, policy: Policy) -> Answer:

@@ -7,7 +7,8 @@ Losses alone do not tell a network that a fault has damaged from an objective th
 | `HARMED` of the way or more | as much, and the pinned weights lose the usual | WEIGHTS: the weights were damaged |
 | `DESTROYED` of the way or more | less: the pinned weights do no better | DATA: these batches damage them |
 | less than that | nothing: they have learnt since | CHANGED: the objective or the data changed |
-| less than `SOUND` of the way | less than `HARMED` | CHANGED, unless both losses are several times the pinned ones |
+| less than `HEALED` of the way | less than `HARMED` | CHANGED, unless both losses are several times the pinned ones |
+| less than `SOUND` of the way | not measured | CHANGED |
 | anything else, or nothing was measured | | UNCLEAR |
 
 The *way* is the distance from the pinned weights' loss to that of an untrained network. Promises: pure functions; a
@@ -22,17 +23,19 @@ from typing import Final
 
 from msgspec import Struct
 
-# Shares of the way (docs/detection-study.md).
+# Shares of the way (docs/detection-study.md). After every change of the choosing set the present weights were better on
+# the newest batches. If they are worse, little else is a sign of health.
 HARMED: Final = 0.3
 SOUND: Final = 0.15
+HEALED: Final = 0.05
 DESTROYED: Final = 0.75
 # A way is at least this share of the loss itself: a run that begins fine-tuned has hardly come down.
 _WAY_LEAST: Final = 0.5
 _TINY: Final = 1e-12
 # Near the end of the way a share tells little. If the pinned weights' losses are lower by these factors after a whole
 # horizon of learning, on the newest batches and on held-out ones, both futures are tried.
-_FAR_NEWEST: Final = 4.0
-_FAR_HELD: Final = 2.5
+_FAR_NEWEST: Final = 2.5
+_FAR_HELD: Final = 1.5
 # The mean loss of a few batches lies within this factor of the level, or it is another loss.
 _USUAL: Final = math.log(1.6)
 
@@ -105,7 +108,7 @@ def judged(found: Comparison) -> Judgement:
         if held >= DESTROYED:
             return Judgement.DATA
         # A new objective is learnt at the expense of the old one, and only its owner knows whether that is meant.
-        is_sound = newest <= 0.0 or (held < SOUND and not _is_far(found))
+        is_sound = newest <= 0.0 or (held < HEALED and not _is_far(found))
         return Judgement.CHANGED if is_sound else Judgement.UNCLEAR
     if held >= HARMED:
         return Judgement.WEIGHTS if _is_usual(found) else Judgement.UNCLEAR

@@ -55,13 +55,15 @@ class Detector:
     Without a unit such a loss never does: a rise from -0.01 to 5 may be a success or a fault.
     """
 
-    __slots__ = ("_course", "_exploded", "_norm_limit", "_norms", "_not_finite", "_row")
+    # `_losses` and `_fresh_norms`: the values since the last refresh, of the course and of `_norms`.
+    __slots__ = ("_course", "_exploded", "_fresh_norms", "_losses", "_norm_limit", "_norms", "_not_finite", "_row")
 
     def __init__(self, state: DetectorState | None = None, *, unit: float | None = None) -> None:
         state = state or DetectorState()
         self._norms = convert(state.norms, Envelope, from_attributes=True)
         course = convert(state.course, Course, from_attributes=True)
         self._course = replace(course, norms=self._norms, unit=unit)
+        self._losses, self._fresh_norms = self._course.fresh, self._norms.fresh
         self._row, self._exploded, self._not_finite = state.row, state.exploded, state.not_finite
         self._set_norm_limit()
 
@@ -93,10 +95,10 @@ class Detector:
             return self._unusual(loss, grad_norm, rate)
         if self._row:
             self._row = self._exploded = self._not_finite = 0
-        fresh = course.fresh
+        fresh = self._losses
         fresh.append(loss)
         if grad_norm > 0.0:
-            norms = self._norms.fresh
+            norms = self._fresh_norms
             norms.append(grad_norm)
             if len(norms) >= REFRESH:
                 self._refresh_norms()

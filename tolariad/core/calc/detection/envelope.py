@@ -106,15 +106,16 @@ class Envelope(EnvelopeState):
     def refresh(self) -> None:
         """Add the fresh values: compute level and excess again, and end the block if it is full."""
         fresh = self.fresh
-        values = [_log(one) for one in fresh] if self.is_log else fresh.copy()
+        values = list(map(_log, fresh)) if self.is_log else fresh.copy()
         fresh.clear()
         taken = len(values)
         # The builtins `min` and `max` of two values would cost a tenth of this function.
         if self.count:
             excess, most = max(values) - self.level, _EXCESS_GROWTH * self.reach
             excess = excess if excess < most else most  # noqa: FURB136
-            if excess > self.excesses[-1]:
-                self.excesses[-1] = excess
+            excesses = self.excesses
+            if excess > excesses[-1]:
+                excesses[-1] = excess
                 self.excess = max(self.excess, excess)
         last = self.last
         last += values
@@ -122,12 +123,12 @@ class Envelope(EnvelopeState):
         self.ordered = ordered = sorted(last)
         self.level = ordered[(len(ordered) - 1) // 2]
         self.count += taken
-        self.in_group += taken
-        if self.in_group >= _GROUP:
+        self.in_group = in_group = self.in_group + taken
+        if in_group >= _GROUP:
             self._next_group()
-        self.since += taken
-        self.block_ended = self.since >= BLOCK
-        if self.block_ended:
+        self.since = since = self.since + taken
+        self.block_ended = since >= BLOCK
+        if since >= BLOCK:
             self._end_block()
 
     def _next_group(self) -> None:

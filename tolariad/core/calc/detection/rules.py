@@ -61,8 +61,12 @@ CALLS_FOR = {
 }
 
 _WATCHED: Final = frozenset({Finding.SUSTAINED, Finding.EXPLOSION, Finding.EXPLAINED, Finding.LOST})
-# So many high losses in a row are no single batches. A small network may learn wrong ones away before the level tells.
+# So many high losses in a row are no single batches, nor are so many that are not finite. A small network may learn
+# wrong ones away before the level tells, and a damaged weight that only some batches use leaves others healthy.
 _BURST: Final = 4
+# A gradient norm that leapt by this factor while the loss did not is no norm of this loss: a scale is wrong. Nothing
+# may rise after that, but Adam's second moments are too large for a thousand steps, and the run learns nothing.
+_MISSCALED: Final = 100.0
 
 
 class Verdict(Struct, frozen=True):
@@ -89,8 +93,14 @@ class Verdict(Struct, frozen=True):
 
 def is_watched(verdict: Verdict) -> bool:
     """Return whether an insured run pins the state from before this finding and watches what follows."""
-    is_burst = verdict.finding is Finding.SPIKE and verdict.signal is Signal.LOSS and verdict.run_of >= _BURST
-    return is_burst or verdict.finding in _WATCHED
+    match verdict.finding:
+        case Finding.SPIKE:
+            return verdict.signal is Signal.LOSS and verdict.run_of >= _BURST
+        case Finding.NON_FINITE:
+            return verdict.run_of >= _BURST
+        case Finding.SHIFT:
+            return 0.0 < _MISSCALED * verdict.baseline < verdict.value <= NO_LIMIT
+    return verdict.finding in _WATCHED
 
 
 # The largest float, not infinity: `value <= limit` must be false for an infinite value.
@@ -126,8 +136,8 @@ FLOOR: Final = 0.1
 # A loss is lost if it rose by this factor, and by this share of the logarithmic way that it had come down, for so many
 # refreshes in a row.
 LOST: Final = 1.3
-LOST_SHARE: Final = 0.5
-LOST_SPREADS: Final = 4.0
+LOST_SHARE: Final = 0.25
+LOST_SPREADS: Final = 1.5
 LOST_LOOKS: Final = 8
 
 

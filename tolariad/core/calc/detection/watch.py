@@ -56,6 +56,11 @@ class Watch(Struct, frozen=True):
     first: float | None = None
 
     @property
+    def is_silent(self) -> bool:
+        """Whether no loss rose: nothing is to come down, and the watch ends at its horizon."""
+        return self.value == self.base == 0.0
+
+    @property
     def ceiling(self) -> float:
         """The level at or below which the loss has come down."""
         if self.scale:

@@ -40,6 +40,8 @@ class MaskMeasure(Struct, frozen=True, kw_only=True):
     * `structure`: the fault in the masks themselves, as a clause; "" if there is none.
     * `without_gradient`: the names of live parameters that got no gradient.
     * `memory`: the share of the memory that is in use; None: not measured, or the masks are not the cause.
+    * `loss_before`: the loss of the model as it is, if the task has no accuracy. The accuracies stand for it then
+      (`accuracy_by_loss`).
     """
 
     accuracy_before: float
@@ -52,6 +54,7 @@ class MaskMeasure(Struct, frozen=True, kw_only=True):
     structure: str = ""
     without_gradient: tuple[str, ...] = ()
     memory: float | None = None
+    loss_before: float | None = None
 
 
 class MaskVerdict(Struct, frozen=True, kw_only=True):

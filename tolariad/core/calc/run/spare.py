@@ -1,4 +1,5 @@
-"""Whether a run has a spare: a process that has imported torch and waits to become the next trainer.
+"""Whether a run has a spare: a process that waits to become the next trainer. It has imported torch; if that is
+wanted, it has also built the task.
 
 Promises: with `auto` a spare is started only if memory stays for the trainer, and is given up before that gets short.
 The limit at which it is given up lies under the one at which it is started by more than the spare itself holds.
@@ -15,7 +16,7 @@ SPARE_BYTES: Final = 512 << 20
 _KEPT_FREE_BYTES: Final = 256 << 20
 # A trainer's memory rises with its checkpoints, snapshots and workers.
 _TRAINER_SHARE: Final = 8
-Wanted: TypeAlias = Literal["auto", "on", "off"] | bool
+Wanted: TypeAlias = Literal["auto", "on", "off", "built"] | bool
 
 
 class Memory(msgspec.Struct, frozen=True):
@@ -34,7 +35,9 @@ def why_not(wanted: Wanted, memory: Memory, *, exists: bool) -> str:
     if memory.available is None:
         return "the system does not tell how much memory is available"
     kept = _KEPT_FREE_BYTES + memory.trainer // _TRAINER_SHARE
-    needed = kept if exists else 2 * kept + SPARE_BYTES
+    # Model and data of one that is built take no more than the trainer has.
+    holds = SPARE_BYTES + (memory.trainer if wanted == "built" else 0)
+    needed = kept if exists else 2 * kept + holds
     if memory.available >= needed:
         return ""
     return f"{memory.available >> 20} MiB of memory are available, and {needed >> 20} MiB are needed"

@@ -217,8 +217,8 @@ class Stop(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     tokens: Annotated[
         units.Positive | None,
         Meta(
-            description="end after so many tokens, or a step later; the task counts them: `loss` returns `tokens` "
-            "beside the loss"
+            description="end after the step with the last one of so many tokens; the task counts them: `loss` returns "
+            "`tokens` beside the loss"
         ),
     ] = None
     hours: Annotated[

@@ -17,6 +17,9 @@ class TrainerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(description="the training loop has a process of its own; `thread`, of earlier versions, means the same"),
     ] = "process"
     spare: Annotated[
-        Literal["auto", "on", "off"] | bool,
-        Meta(description="keep a process that takes the place of a trainer that died; auto: while memory is free"),
+        Literal["auto", "on", "off", "built"] | bool,
+        Meta(
+            description="keep a process that takes the place of a trainer that died; auto: while memory is free; "
+            "built: as auto, and it builds the task while the trainer trains (CPU only)"
+        ),
     ] = "auto"

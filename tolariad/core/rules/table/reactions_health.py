@@ -24,6 +24,7 @@ HEALTH: Final[tuple[Row[RunState], ...]] = (
             m.ConservativeModeEntered,
             m.CheckpointBegun,
             m.StatePinned,
+            m.PinReleased,
             m.ComparisonBegun,
             m.HeldOnTo,
         ),
