@@ -41,6 +41,7 @@ from tolariad.trainer.data.feed import TensorFeed
 from tolariad.trainer.optim.owners import Owner
 from tolariad.trainer.orders.numbered import ActedOrders
 from tolariad.trainer.parts.whole import parts_of
+from tolariad.trainer.process.code import LoadedCode
 from tolariad.trainer.rollback.participants import Participants
 
 WIDTH = 1024
@@ -66,6 +67,7 @@ def trained(millions: float) -> Any:
         pruner=no_masks(),
         train=TensorFeed([torch.zeros(2)], 1, 0),
         task=object(),
+        code=LoadedCode(),
         average=None,
         scaling=None,
         ledger=SimpleNamespace(changes=(), count=lambda _: 0, move_to=lambda *_: None, say_unrecorded=lambda *_: None),

@@ -9,13 +9,16 @@ import pytest
 
 from tolariad.trainer.process import code
 from tolariad.trainer.process.code import LoadedCode, code_of
+from tolariad.trainer.process.own_frames import is_own_file
 
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
     """Give modules files: a task's, one of a package, and its own. Return the task and the folder."""
-    # The tests themselves are a program, whose modules do not matter here.
-    kept = {name: one for name, one in sys.modules.items() if not name.startswith(("tests", "journal"))}
+    # The tests themselves are a program, whose modules do not matter here, nor those that other tests have loaded.
+    kept = {
+        name: one for name, one in sys.modules.items() if not is_own_file(getattr(one, "__file__", None) or "<no file>")
+    }
     monkeypatch.setattr(sys, "modules", kept)
     monkeypatch.setattr(code, "_known", {})
 

@@ -166,6 +166,7 @@ def test_what_a_task_raises_is_reported_whatever_it_says(tmp_path, monkeypatch, 
         argparse.Namespace(config_json=tmp_path / "config", run=tmp_path, run_id="", torch_threads=1, ring_fd=None),
         end,
         "",
+        None,
     )
     (report,) = Reports(daemon, 1).drain(10)
     capsys.readouterr()

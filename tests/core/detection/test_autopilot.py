@@ -70,6 +70,20 @@ def test_a_rise_that_comes_down_is_compared_and_released():
         assert isinstance(ap.compared(state, comparison, (1, at), POLICY)[1][0], ap.GoBack)
 
 
+@pytest.mark.parametrize(
+    ("newest", "is_released"), [(Losses(0.18, 0.29), True), (Losses(0.4, 0.29), False), (None, True)]
+)
+def test_without_held_out_data_a_loss_that_came_down_is_released_unless_the_newest_batches_are_worse(
+    newest, is_released
+):
+    """Three poisoned batches, say: going back for them would cost batches and win nothing."""
+    state = watched(found()[0], [3.0] * 20 + [0.2] * 60, 1000)[0]
+    after, acts = ap.compared(state, Comparison(newest, None, 2.3), (2, 9), POLICY)
+
+    assert acts == ((ap.Release("the loss came down by itself"),) if is_released else (ap.TryBoth(),))
+    assert (after == ap.Autopilot()) is is_released
+
+
 def test_damage_that_is_half_learnt_away_is_tried_both_ways():
     """Shuffled rows of a last layer: the loss came down, and the kept weights are still better on both sets."""
     state, _, at = watched(found()[0], [3.0] * 20 + [0.5] * 60, 1000)

@@ -11,7 +11,7 @@
 | a loss | the watched level came down, stays, or grows | `Compare` the present state with the pinned one |
 | | the run has passed the place of its last return | `Release`, and the count begins anew |
 | a comparison | WEIGHTS, DATA | `GoBack` to the pin, the batches of the rise in quarantine |
-| | CHANGED, or not measured, and the level came down | `Release` |
+| | CHANGED, or nothing held out and the newest no worse, and the level came down | `Release` |
 | | CHANGED, and no loss had risen | `TryBoth`; without trials `Release` |
 | | CHANGED | `Release`, and the detector begins anew |
 | | UNCLEAR | `TryBoth`, once a place; without trials, and if the run ends soon, `GoOn` |
@@ -267,8 +267,10 @@ def compared(state: Autopilot, comparison: Comparison, at: Batch, policy: Policy
 
 def _released(state: Autopilot, judgement: Judgement, comparison: Comparison) -> Release | None:
     """Return why the pin is not needed after a comparison; None: it is."""
-    is_measured = comparison.newest is not None or comparison.held is not None
-    if state.outcome is Outcome.CAME_DOWN and (judgement is Judgement.CHANGED or not is_measured):
+    newest, held = comparison.newest, comparison.held
+    # Without held-out batches the newest ones alone speak for weights that have come down again.
+    is_healed = held is None and (newest is None or newest.now <= newest.pinned)
+    if state.outcome is Outcome.CAME_DOWN and (judgement is Judgement.CHANGED or is_healed):
         return Release("the loss came down by itself")
     if judgement is not Judgement.CHANGED:
         return None
