@@ -86,11 +86,11 @@ class Rig:
 
 
 @pytest.fixture
-async def rig(run_dir, monkeypatch):
-    """One whose spare comes at once."""
+async def rig(run_dir, monkeypatch, request):
+    """One whose spare comes at once. The parameter is what `trainer.spare` says."""
     monkeypatch.setattr(spare, "AFTER_S", 0.0)
     monkeypatch.setattr(spare, "_LOOK_S", 0.02)
-    made = Rig(run_dir)
+    made = Rig(run_dir, getattr(request, "param", "on"))
     made.spares.begin()
     yield made
     await made.close()
@@ -143,14 +143,11 @@ async def test_a_spare_that_is_killed_as_it_takes_over_is_a_trainer_that_died(ri
     assert await rig.trains(3) != ready.pid
 
 
-async def test_a_spare_is_given_up_when_memory_gets_short(run_dir, monkeypatch):
+@pytest.mark.parametrize("rig", ["auto"], indirect=True)
+async def test_a_spare_is_given_up_when_memory_gets_short(rig, monkeypatch):
     """And none is started as long as it is short. A run that ends by itself has none either."""
-    monkeypatch.setattr(spare, "AFTER_S", 0.0)
-    monkeypatch.setattr(spare, "_LOOK_S", 0.02)
     free = [64 << 30]
     monkeypatch.setattr(spare, "available_bytes", lambda: free[0])
-    rig = Rig(run_dir, "auto")
-    rig.spares.begin()
     rig.train(1)
     await rig.trains(1)
     ready = await rig.said(m.Spare.READY)
@@ -160,15 +157,11 @@ async def test_a_spare_is_given_up_when_memory_gets_short(run_dir, monkeypatch):
     assert await becomes_true(lambda: has_ended(ready.pid))
     await asyncio.sleep(0.2)
     assert len(rig.changes()) == 2
-    await rig.close()
 
 
-async def test_a_built_spare_is_given_up_when_the_configuration_has_changed(run_dir, monkeypatch):
+@pytest.mark.parametrize("rig", ["built"], indirect=True)
+async def test_a_built_spare_is_given_up_when_the_configuration_has_changed(rig):
     """The next one is built from the new one. Until then a trainer that dies is followed by a new process."""
-    monkeypatch.setattr(spare, "AFTER_S", 0.0)
-    monkeypatch.setattr(spare, "_LOOK_S", 0.02)
-    rig = Rig(run_dir, "built")
-    rig.spares.begin()
     rig.train(1)
     await rig.trains(1)
     await rig.said(m.Spare.READY)
@@ -182,15 +175,11 @@ async def test_a_built_spare_is_given_up_when_the_configuration_has_changed(run_
     # The change and the death come at once.
     rig.state = replace(rig.state, run=replace(rig.state.run, config="{ }"))
     assert rig.spares.take(2, "") is None
-    await rig.close()
 
 
-async def test_a_spare_is_told_what_it_does_before_it_waits(run_dir, monkeypatch):
+@pytest.mark.parametrize("rig", ["built"], indirect=True)
+async def test_a_spare_is_told_what_it_does_before_it_waits(rig):
     """It takes over with the task that it has built."""
-    monkeypatch.setattr(spare, "AFTER_S", 0.0)
-    monkeypatch.setattr(spare, "_LOOK_S", 0.02)
-    rig = Rig(run_dir, "built")
-    rig.spares.begin()
     rig.train(1)
     first = await rig.trains(1)
     await rig.said(m.Spare.READY)
@@ -199,7 +188,6 @@ async def test_a_spare_is_told_what_it_does_before_it_waits(run_dir, monkeypatch
     rig.train(2)
     await rig.trains(2)
     assert b"trains 2  built" in rig.output
-    await rig.close()
 
 
 def test_memory_decides_and_a_spare_does_not_come_and_go():
