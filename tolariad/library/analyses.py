@@ -10,7 +10,6 @@ nothing else wants its core. Both processes end with the program.
 
 from __future__ import annotations
 
-import enum
 import os
 import select
 import signal
@@ -29,6 +28,7 @@ import torch
 from tolariad import lifelines
 from tolariad.attach import words
 from tolariad.attach.link import Link, LinkLost
+from tolariad.core.calc.pruning.turns import LOOK_S, PAUSE_S, RUN_S, Turn, too_slow
 from tolariad.core.calc.run.exits import EXIT_CONFIG
 from tolariad.core.calc.settings.rules import read_resolved
 from tolariad.processor_time import has_starved
@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from tolariad.core.calc.settings.model import Settings
 
 _READ_BYTES: Final = 1 << 20
-# As of the daemon's analyst, which has the reasons.
-_LOOK_S, _RUN_S, _PAUSE_S = 0.5, 0.04, 0.28
 _GONE: Final = "Its process has ended"
 
 
@@ -153,9 +151,9 @@ class _Server:
         The first process runs if nothing else wants its core. If it starves, a second one takes turns with the
         training, as a daemon's does.
         """
-        turns = (_Turn.IDLE, _Turn.ALTERNATE) if self._gives_way else (_Turn.SHARE,)
+        turns = (Turn.IDLE, Turn.ALTERNATE) if self._gives_way else (Turn.SHARE,)
         for turn in turns:
-            forked = _Forked(partial(_answer, self._run, word, idle=turn is _Turn.IDLE), turn)
+            forked = _Forked(partial(_answer, self._run, word, idle=turn is Turn.IDLE), turn)
             ends = forked.began + word.limit_s / len(turns)
             try:
                 while (left_s := ends - time.monotonic()) > 0 and not forked.has_starved():
@@ -171,8 +169,7 @@ class _Server:
             if forked.answer:
                 return words.Analysed(cycle=word.cycle, answer=bytes(forked.answer))
             return words.Analysed(cycle=word.cycle, why=f"{_GONE}{how}.")
-        why = f"It did not answer within {word.limit_s:g} s (prune.analysis_timeout_s)."
-        return words.Analysed(cycle=word.cycle, why=why)
+        return words.Analysed(cycle=word.cycle, why=too_slow(word.limit_s))
 
     def _is_given_up(self, cycle: int) -> bool:
         word, _ = self._link.receive()
@@ -182,18 +179,10 @@ class _Server:
         return isinstance(word, words.EndAnalysis) and word.cycle == cycle
 
 
-class _Turn(enum.Enum):
-    """When a process has a core: if it is idle, in turns with the training, or as any other process."""
-
-    IDLE = "idle"
-    ALTERNATE = "alternate"
-    SHARE = "share"
-
-
 class _Forked:
     """A process that computes an answer and writes it to a pipe."""
 
-    def __init__(self, compute: Callable[[], bytes], turn: _Turn) -> None:
+    def __init__(self, compute: Callable[[], bytes], turn: Turn) -> None:
         self._turn, self._runs = turn, True
         self.began, self.answer = time.monotonic(), bytearray()
         self.reader, writer = os.pipe()
@@ -211,15 +200,15 @@ class _Forked:
 
     def has_starved(self) -> bool:
         """Return whether it waits for a core that is never idle."""
-        return self._turn is _Turn.IDLE and has_starved(self._pid)
+        return self._turn is Turn.IDLE and has_starved(self._pid)
 
     def next_s(self, left_s: float) -> float:
         """Return for how many seconds to wait for it. If it takes turns, stop it for most of them."""
-        if self._turn is not _Turn.ALTERNATE:
-            return min(left_s, _LOOK_S)
+        if self._turn is not Turn.ALTERNATE:
+            return min(left_s, LOOK_S)
         self._runs = not self._runs
         os.kill(self._pid, signal.SIGCONT if self._runs else signal.SIGSTOP)
-        return min(left_s, _RUN_S if self._runs else _PAUSE_S)
+        return min(left_s, RUN_S if self._runs else PAUSE_S)
 
     def has_ended(self) -> bool:
         """Read what is there. Return whether nothing follows."""

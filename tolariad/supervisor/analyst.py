@@ -13,7 +13,6 @@ of the time (decision 0065).
 from __future__ import annotations
 
 import asyncio
-import enum
 import logging
 import os
 import sys
@@ -30,6 +29,7 @@ from tolariad import run_files
 from tolariad.core import messages as m
 from tolariad.core.calc.pruning.analysis import AnalysisAnswer, AnalysisRequest, channels_of, choice_of, refusal_of
 from tolariad.core.calc.pruning.known import KnownImportance
+from tolariad.core.calc.pruning.turns import LOOK_S, PAUSE_S, RUN_S, Turn, too_slow
 from tolariad.core.calc.pruning.verdict import loss_by_accuracy
 from tolariad.core.calc.settings.pruning import Prune
 from tolariad.leyline import MessageRefused
@@ -46,19 +46,6 @@ _log: Final = logging.getLogger(__name__)
 
 # A process that has closed its connection usually ends within this time, and how it ended is the better reason.
 _END_S: Final = 0.5
-_LOOK_S: Final = 0.5
-# An eighth of the time. While the process runs, training on all cores makes hardly a step: its threads wait for each
-# other many times in each.
-_RUN_S: Final = 0.04
-_PAUSE_S: Final = 0.28
-
-
-class _Turn(enum.Enum):
-    """When a process has a core: if it is idle, in turns with the training, or as any other process."""
-
-    IDLE = "idle"
-    ALTERNATE = "alternate"
-    SHARE = "share"
 
 
 class AnalystSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +139,7 @@ class Analyst:
         if core or priority == "idle":
             began = time.monotonic()
             try:
-                return await self._attempt(request, limit_s / 2, _Turn.IDLE, core)
+                return await self._attempt(request, limit_s / 2, Turn.IDLE, core)
             except TimeoutError:
                 # Linux lets no process without privileges leave SCHED_IDLE, so another one begins again.
                 left_s -= time.monotonic() - began
@@ -162,12 +149,12 @@ class Analyst:
                     request.checkpoint,
                 )
         try:
-            return await self._attempt(request, left_s, _Turn.ALTERNATE if priority == "idle" else _Turn.SHARE)
+            return await self._attempt(request, left_s, Turn.ALTERNATE if priority == "idle" else Turn.SHARE)
         except TimeoutError:
-            raise AnalysisFailed(f"It did not answer within {limit_s:g} s (prune.analysis_timeout_s).") from None
+            raise AnalysisFailed(too_slow(limit_s)) from None
 
     async def _attempt(
-        self, request: AnalysisRequest, limit_s: float, turn: _Turn, core: tuple[int, ...] = ()
+        self, request: AnalysisRequest, limit_s: float, turn: Turn, core: tuple[int, ...] = ()
     ) -> AnalysisAnswer:
         """Return the answer of one process. Raises TimeoutError, AnalysisFailed, MessageRefused, OSError."""
         process = self._started(turn, core)
@@ -179,7 +166,7 @@ class Analyst:
                 finally:
                     beside.cancel()
         except TimeoutError:
-            if turn is not _Turn.IDLE:
+            if turn is not Turn.IDLE:
                 # An idle one had no core, as far as is known.
                 await process.kill_with_stacks()
             raise
@@ -191,13 +178,13 @@ class Analyst:
             if stacks := stacks_in(output):
                 _log.warning("The stacks of the analysis, before it was killed:\n%s", stacks)
 
-    def _started(self, turn: _Turn, core: tuple[int, ...]) -> PeerProcess:
+    def _started(self, turn: Turn, core: tuple[int, ...]) -> PeerProcess:
         setup = self._setup
         # The daemon may be pinned to the recorder's core, and its children inherit that.
         cores = ",".join(map(str, core or setup.cores))
         command = (
             *(*setup.command, "--run", str(setup.run_dir), "--config-json", str(setup.config)),
-            *("--cores", cores, "--priority", "idle" if turn is _Turn.IDLE else "normal"),
+            *("--cores", cores, "--priority", "idle" if turn is Turn.IDLE else "normal"),
         )
         # In the daemon's session the recorder's threads come first at once, whatever their scheduling class is.
         session = Session.DAEMONS if core else Session.OWN
@@ -211,24 +198,24 @@ class Analyst:
         await asyncio.gather(*self._ending, return_exceptions=True)
 
 
-async def _paced(process: PeerProcess, turn: _Turn, deadline: asyncio.Timeout, limit_s: float) -> None:
+async def _paced(process: PeerProcess, turn: Turn, deadline: asyncio.Timeout, limit_s: float) -> None:
     """Let an idle process end when it starves, and one that takes turns run for a short time again and again.
 
     After half of its time the second one is not stopped any more.
     """
     loop = asyncio.get_running_loop()
     half = loop.time() + limit_s / 2
-    if turn is _Turn.IDLE:
+    if turn is Turn.IDLE:
         while True:
-            await asyncio.sleep(_LOOK_S)
+            await asyncio.sleep(LOOK_S)
             if has_starved(process.pid):
                 deadline.reschedule(loop.time())
                 return
-    while turn is _Turn.ALTERNATE and loop.time() < half:
+    while turn is Turn.ALTERNATE and loop.time() < half:
         try:
-            await asyncio.sleep(_RUN_S)
+            await asyncio.sleep(RUN_S)
             process.pause()
-            await asyncio.sleep(_PAUSE_S)
+            await asyncio.sleep(PAUSE_S)
         finally:
             process.resume()
 

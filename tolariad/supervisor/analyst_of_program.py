@@ -13,6 +13,7 @@ from typing import Final
 from tolariad.attach import words
 from tolariad.core import messages as m
 from tolariad.core.calc.pruning.analysis import AnalysisAnswer, AnalysisRequest
+from tolariad.core.calc.pruning.turns import too_slow
 from tolariad.leyline.pruning import AnalysisFailed, read_answer, write_request
 from tolariad.supervisor.analyst import Analyst, AnalystSetup
 
@@ -48,7 +49,7 @@ class AnalystOfProgram(Analyst):
             async with asyncio.timeout(limit_s + _GRACE_S):
                 answer = await self._answers
         except TimeoutError:
-            raise AnalysisFailed(f"It did not answer within {limit_s:g} s (prune.analysis_timeout_s).") from None
+            raise AnalysisFailed(too_slow(limit_s)) from None
         finally:
             self._answers = None
             self._ask(words.EndAnalysis(cycle=request.cycle))
