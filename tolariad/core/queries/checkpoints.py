@@ -49,13 +49,12 @@ def checkpoint_begun(
     )
     if copy_of is not None:
         begun = replace(begun, orders=copy_of.orders, copy_of=copy_of.id, script_seq=copy_of.begun_seq)
-    catalogue = state.checkpoints.catalogue
     order = m.TakeCheckpoint(
         id=begun.id,
         reason=reason,
         branch=begun.branch,
         health=health_status(state),
-        promoted=next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), ""),
+        promoted=state.checkpoints.newest_promoted,
         snapshot=None if copy_of is None else copy_of.ref,
     )
     # Masks and compactions outlive `prune.enabled: false` at a later start.

@@ -23,10 +23,9 @@ def last_healthy(state: LastHealthy) -> str:
     """
     if state.run.phase is not st.Phase.FROZEN:
         return ""
-    catalogue = state.checkpoints.catalogue
-    pins = {one.checkpoint for one in state.insurance.pins}
-    pinned = next((one.id for one in reversed(catalogue) if one.id in pins and one.is_target), "")
-    return pinned or next((one.id for one in reversed(catalogue) if one.promoted and one.is_target), "")
+    held, pins = state.checkpoints, {one.checkpoint for one in state.insurance.pins}
+    pinned = next((one.id for one in reversed(held.catalogue) if one.id in pins and one.is_target), "")
+    return pinned or held.newest_promoted
 
 
 class WayToTheEnd(st.HasRun, st.HasProgress, st.HasInsurance, Protocol):

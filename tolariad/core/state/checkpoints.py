@@ -75,6 +75,11 @@ class Checkpoints(msgspec.Struct, frozen=True):
         return next((one for one in fitting if one.is_target), None)
 
     @property
+    def newest_promoted(self) -> str:
+        """Return the id of the newest promoted checkpoint that training may begin from, or the empty string."""
+        return next((one.id for one in reversed(self.catalogue) if one.promoted and one.is_target), "")
+
+    @property
     def is_ending(self) -> bool:
         """Return whether the run's last checkpoint is being written."""
         return any(one.reason is m.CheckpointReason.END for one in self.open)

@@ -126,16 +126,14 @@ def _detected(s: Insurance, e: m.InstabilityDetected, _: m.Cause) -> Insurance:
     return replace(s, machine=machine, loud=e.loud if keeps else s.loud)
 
 
-def _stepped(s: Insurance, e: m.StepCompleted, _: m.Cause) -> Insurance:
+def _stepped(s: Insurance, e: m.StepCompleted | m.StepSkipped, _: m.Cause) -> Insurance:
     if s.machine.is_idle:
         return s
     return replace(s, machine=ap.stepped(s.machine, (e.epoch, e.batch), e.loss)[0])
 
 
-def _skipped(s: Insurance, e: m.StepSkipped, _: m.Cause) -> Insurance:
-    if s.machine.is_idle or e.reason not in JUDGED:
-        return s
-    return replace(s, machine=ap.stepped(s.machine, (e.epoch, e.batch), e.loss)[0])
+def _skipped(s: Insurance, e: m.StepSkipped, at: m.Cause) -> Insurance:
+    return _stepped(s, e, at) if e.reason in JUDGED else s
 
 
 def _pinned(s: Insurance, e: m.StatePinned, at: m.Cause) -> Insurance:
