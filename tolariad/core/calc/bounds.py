@@ -26,6 +26,8 @@ _TOKENS_MAX: Final = 2.0**62
 NAME_CHARACTERS_MAX: Final = 1024
 # The names of step metrics that a run may have.
 METRICS_MAX: Final = 64
+# The files of a program of which a run remembers the content.
+CODE_FILES_MAX: Final = 256
 NOTE_CHARACTERS_MAX: Final = 4096
 ID_CHARACTERS_MAX: Final = 128
 # For a text without a unit, such as a traceback.

@@ -7,15 +7,12 @@ user's for changed code (`accepted`) holds until the code changes again.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
-from tolariad.core.calc.bounds import storable
-
-CODE_FILES_MAX: Final = 256
+from tolariad.core.calc.bounds import CODE_FILES_MAX, storable
 
 
 class Code(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from blake3 import blake3
 
 from tolariad.core import messages as m
+from tolariad.core.calc.bounds import CODE_FILES_MAX
 from tolariad.trainer.process.own_frames import is_own_file
 from tolariad.trainer.tasks.given import codes_of, program_of
 
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import ModuleType
 
-FILES_MAX: Final = 256
 _HASH_CHARACTERS: Final = 16
 # By file, time of change and size: a program may start many runs.
 _known: dict[tuple[str, int, int], str] = {}
@@ -67,7 +67,7 @@ def code_of(task: Any) -> tuple[m.CodeFile, ...]:
         path = _file_of(module)
         if path and (hashed := _hash_of(path)):
             found[_shown(name, path)] = hashed
-    return tuple(m.CodeFile(name, found[name]) for name in sorted(found)[:FILES_MAX])
+    return tuple(m.CodeFile(name, found[name]) for name in sorted(found)[:CODE_FILES_MAX])
 
 
 def _file_of(module: ModuleType | None) -> str:
