@@ -6,7 +6,7 @@ import pytest
 from torch.nn.functional import cross_entropy
 
 from tests import order_events
-from tests.library.inside import ordered
+from tests.library.inside import ordered, written_at_once
 from tests.library.loops.programs import Loop, die, killed
 from tests.library.small import EPOCHS, STEPS_PER_EPOCH, bits
 from tests.recorded import events_of, of, sound
@@ -107,8 +107,9 @@ def test_a_loop_that_announces_again_after_a_death_records_nothing_twice(tmp_pat
     assert last_pieces(tmp_path / "run") == last_pieces(calm.folder)
 
 
-def test_an_announcement_that_a_rollback_undid_is_made_again(tmp_path):
+def test_an_announcement_that_a_rollback_undid_is_made_again(tmp_path, monkeypatch):
     """By the loop that runs again; it gets the number that it had, on the new branch."""
+    written_at_once(monkeypatch.setattr)
     gone = []
 
     def back(step):
