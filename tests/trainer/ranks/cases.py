@@ -99,6 +99,7 @@ class Case:
     dtype: torch.dtype = torch.float32
     optimizer: dict[str, Any] = field(default_factory=dict)
     ddp: dict[str, Any] | None = None
+    backwards: int = 1
 
     def built(self) -> nn.Module:
         torch.manual_seed(SEED)
@@ -207,7 +208,9 @@ def by_ranks(
             with exact.leaf(step, leaf):
                 loss = case.loss(model, step, leaf)
                 exact.note(leaf, loss.item())
-                (loss / case.leaves).backward()
+                (loss / case.leaves).backward(retain_graph=case.backwards > 1)
+                for _ in range(1, case.backwards):
+                    (loss / case.leaves).backward()
         training.update(sum(loss for (loss,) in exact.numbers) / case.leaves)
     exact.close()
     if rank == 0 and path is not None:
