@@ -171,13 +171,12 @@ def drawn(seed: int) -> tuple[RandomCase, int]:
         ddp = {
             "bucket_cap_mb": draw.choice((0.0005, 0.005, 25)),
             "gradient_as_bucket_view": draw.random() < 0.5,
-            "find_unused_parameters": "sometimes" in blocks or draw.random() < 0.3,
+            "find_unused_parameters": draw.random() < 0.3,
         }
     fused = {"fused": True} if "complex" not in blocks and draw.random() < 0.3 else {}
-    finds_unused = ddp is not None and ddp["find_unused_parameters"]
-    # DDP takes no gradients of gradients. If it looks for unused parameters, it takes one backward pass of a forward.
     return RandomCase(
-        leaves=draw.randint(ranks, 9),
+        leaves=(leaves := draw.randint(ranks, 9)),
+        last=draw.choice((None, draw.randint(1, leaves))),
         steps=4,
         clip=draw.choice((None, 0.5)),
         bf16=draw.random() < 0.2,
@@ -185,7 +184,7 @@ def drawn(seed: int) -> tuple[RandomCase, int]:
         ddp=ddp,
         blocks=blocks,
         sizes=tuple(draw.choices((2, 3, 5, 8), k=3)),
-        backwards=1 if finds_unused else draw.choice((1, 1, 2)),
-        penalty=ddp is None and draw.random() < 0.3 and "zeros" not in blocks,
+        backwards=draw.choice((1, 1, 2)),
+        penalty=draw.random() < 0.3 and "zeros" not in blocks,
         number=draw.randrange(1 << 30),
     ), ranks

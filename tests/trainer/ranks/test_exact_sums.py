@@ -39,6 +39,8 @@ DDP_CASES = {
     "float64": Case("cnn", ddp=SMALL, dtype=torch.float64, optimizer={"fused": True}),
     "half": Case("mlp", ddp=SMALL, dtype=torch.bfloat16, optimizer={"foreach": True}),
     "uneven": Case("mlp", leaves=7, ddp=SMALL),
+    "short": Case("cnn", leaves=5, ddp=SMALL, last=1, steps=7),
+    "shorter": Case("experts", leaves=4, last=2, steps=7),
 }
 
 

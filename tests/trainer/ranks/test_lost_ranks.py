@@ -49,11 +49,12 @@ def named(event, moment, rank, ranks, mapping):
     try:
         for step in (1, 2, 3):
             at = step
-            for leaf in exact.block:
-                with exact.leaf(step, leaf):
-                    case.loss(model, step, leaf).backward()
-                    if (rank, step, moment) == (LOST, 2, "before it"):
-                        event()
+            with exact.step(step) as mine:
+                for leaf in mine:
+                    with exact.leaf(leaf):
+                        case.loss(model, step, leaf).backward()
+                        if (rank, step, moment) == (LOST, 2, "before it"):
+                            event()
             model.zero_grad()
             if (rank, step, moment) == (LOST, 2, "after it"):
                 event()
@@ -102,7 +103,7 @@ def test_a_wait_may_be_ended_from_outside(tmp_path):
         if rank == 0:
             time.sleep(3600)
         try:
-            with exact.leaf(1, 1):
+            with exact.step(1), exact.leaf(1):
                 case.loss(model, 1, 1).backward()
                 orders.append("exit")
         except KeyboardInterrupt:

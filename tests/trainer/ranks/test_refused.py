@@ -23,9 +23,10 @@ def alone(model, **settings):
 def one_step(model, loss, **settings):
     """Make the leaves of a step."""
     exact = alone(model, **settings)
-    for leaf in exact.block:
-        with exact.leaf(1, leaf):
-            loss(model).backward()
+    with exact.step(1) as mine:
+        for leaf in mine:
+            with exact.leaf(leaf):
+                loss(model).backward()
 
 
 def total(model):
@@ -88,13 +89,19 @@ def test_layers_are_as_they_were_after_a_leaf_that_raises():
     """Also in the middle of a forward pass, and in evaluation the statistics are the layer's own."""
     model = nn.Sequential(nn.BatchNorm1d(6), nn.Linear(6, 2))
     mean, exact = model[0].running_mean, alone(model)
-    with pytest.raises(RuntimeError), exact.leaf(1, 0):
+    with pytest.raises(RuntimeError), exact.step(1), exact.leaf(0):
         model(torch.ones(4, 5))
 
     assert model[0].running_mean is mean
     assert model[0].momentum == 0.1
     model.eval()
     assert torch.isfinite(model(torch.ones(4, 6))).all()
+
+
+def hooked():
+    model = nn.Linear(6, 2)
+    model.bias.register_post_accumulate_grad_hook(lambda one: None)
+    return model
 
 
 def sparse(model):
@@ -106,6 +113,7 @@ def sparse(model):
     [
         (lambda: nn.LazyLinear(2), {}, "weight has no shape yet"),
         (lambda: nn.Sequential(nn.SyncBatchNorm(6)), {}, "0 is a SyncBatchNorm"),
+        (hooked, {}, "bias has a hook after its accumulation"),
         (lambda: nn.Linear(6, 2), {"ranks": 3, "leaves": 2}, "set leaves to 3 or more"),
         (lambda: nn.Linear(6, 2), {"ranks": 2}, "2 ranks need one shared mapping"),
     ],
@@ -118,7 +126,7 @@ def test_models_and_settings_without_exact_sums(model, settings, why):
 
 def test_sparse_gradients():
     """An embedding with sparse=True is named."""
-    with pytest.raises(SetupRefused, match=r"the gradient of weight is torch.sparse_coo, "):
+    with pytest.raises(SetupRefused, match=r"the gradient of weight is torch.sparse_coo of "):
         one_step(nn.Embedding(4, 2, sparse=True), sparse)
 
 
@@ -136,14 +144,20 @@ def test_a_parameter_that_is_trained_later():
     model.bias.requires_grad_(False)
     exact = alone(model)
     model.bias.requires_grad_(True)
-    with pytest.raises(SetupRefused, match=r"^bias was frozen"), exact.leaf(1, 0):
+    with pytest.raises(SetupRefused, match=r"^bias was frozen"), exact.step(1):
         pass
 
 
 def test_leaves_out_of_order():
     """A leaf that is left out, or computed twice, is a fault of the caller."""
     exact = alone(nn.Linear(6, 2))
-    with pytest.raises(ValueError, match="leaf 1 was begun, but leaf 0"), exact.leaf(1, 1):
+    with pytest.raises(ValueError, match="leaf 1 was begun, but leaf 0"), exact.step(1), exact.leaf(1):
+        pass
+    exact = alone(nn.Linear(6, 2))
+    with pytest.raises(ValueError, match=r"leaf 1 of range\(0, 2\) was not computed"), exact.step(1), exact.leaf(0):
+        pass
+    exact = alone(nn.Linear(6, 2))
+    with pytest.raises(ValueError, match="has 1 to 2 leaves, not 3"), exact.step(1, 3):
         pass
 
 
@@ -192,20 +206,23 @@ def test_a_mapping_that_was_used_before(tmp_path):
     assert all("was used by another group already" in one for one in results(tmp_path / "group", 2, work))
 
 
-def test_ranks_at_different_steps(tmp_path):
-    """One rank has skipped a step that the other makes."""
+@pytest.mark.parametrize("others", [(2, 2), (1, 1)], ids=["step", "leaves"])
+def test_ranks_at_different_steps(others, tmp_path):
+    """One rank has skipped a step that the other makes, or takes another number of batches for it."""
 
     def work(rank, ranks, mapping):
         exact = alone(nn.Linear(6, 2), rank=rank, ranks=ranks, mapping=mapping)
         try:
-            with exact.leaf(1 + rank, rank):
-                pass
+            with exact.step(*(others if rank else (1, 2))) as mine:
+                for leaf in mine:
+                    with exact.leaf(leaf):
+                        pass
         except (SetupRefused, RankLost) as error:
             return str(error)
         return ""
 
     found = results(tmp_path / "group", 2, work)
-    assert any("sums the gradients of step" in one for one in found)
+    assert any("all ranks must make the same steps" in one for one in found)
     assert all(found)
 
 
@@ -249,3 +266,19 @@ def test_a_machine_without_the_memory(tmp_path):
         return str(os.fstat(mapping).st_size)
 
     assert all("MiB of shared memory" in one for one in results(tmp_path / "group", 2, work))
+
+
+def test_a_backward_pass_outside_of_a_leaf(tmp_path):
+    """DDP would reduce it in an order of its own."""
+
+    def work(rank, ranks, mapping):
+        ddp = DistributedDataParallel(nn.Linear(6, 2))
+        alone(ddp, rank=rank, ranks=ranks, mapping=mapping)
+        try:
+            total(ddp).backward()
+        except Exception as error:
+            return str(error)
+        return ""
+
+    found = results(tmp_path / "group", 2, work)
+    assert all("reduce the gradients of 2 parameters outside of a leaf" in one for one in found)
