@@ -43,23 +43,36 @@ def wrong_steps(seed, leaves, rank, ranks, mapping):
     sums.add_up, sums.lists = late(sums.add_up, draw), _Lists(draw)
     model = nn.ParameterList(nn.Parameter(torch.zeros(one)) for one in SHAPES)
     exact = ExactSum(model, rank=rank, ranks=ranks, leaves=leaves, mapping=mapping, rng_seed=seed)
-    wrong = []
-    for step in range(1, STEPS + 1):
-        count = 1 + (seed + step) % leaves
+    counts = {step: 1 + (seed + step) % leaves for step in range(1, STEPS + 1)}
+    # Before and after all steps, so that nothing else takes time between them.
+    given = {
+        (step, leaf): [gradient(seed, step, leaf, number) for number in range(len(SHAPES))]
+        for step, count in counts.items()
+        for leaf in range(count)
+    }
+    found = {}
+    for step, count in counts.items():
         with exact.step(step, count) as mine:
             for leaf in mine:
                 with exact.leaf(leaf):
                     exact.note(leaf, float(step * 100 + leaf))
-                    for number, one in enumerate(model):
-                        one.grad = gradient(seed, step, leaf, number)
-        numbers = [[float(step * 100 + leaf)] for leaf in range(count)]
-        for number, one in enumerate(model):
-            expected = chain([gradient(seed, step, leaf, number) for leaf in range(count)])
-            is_same = one.grad is None if expected is None else bytes_of(one.grad) == bytes_of(expected)
-            if not is_same or exact.numbers != numbers:
-                wrong.append((step, number))
+                    for one, value in zip(model, given[step, leaf], strict=True):
+                        one.grad = None if value is None else value.clone()
+        found[step] = [one.grad for one in model], exact.numbers
+        for one in model:
             one.grad = None
+    wrong = []
+    for step, count in counts.items():
+        gradients, numbers = found[step]
+        for number, one in enumerate(gradients):
+            expected = chain([given[step, leaf][number] for leaf in range(count)])
+            if _bits(one) != _bits(expected) or numbers != [[float(step * 100 + leaf)] for leaf in range(count)]:
+                wrong.append((step, number))
     return wrong
+
+
+def _bits(tensor):
+    return None if tensor is None else bytes_of(tensor)
 
 
 class _Lists:
