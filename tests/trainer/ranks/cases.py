@@ -101,6 +101,7 @@ class Case:
     ddp: dict[str, Any] | None = None
     backwards: int = 1
     last: int | None = None
+    device: str = "cpu"
 
     def leaves_of(self, step: int) -> int:
         """Return how many leaves a step has: an epoch of three steps ends with a short one."""
@@ -108,7 +109,7 @@ class Case:
 
     def built(self) -> nn.Module:
         torch.manual_seed(SEED)
-        return MODELS[self.model]().to(self.dtype)
+        return MODELS[self.model]().to(self.device, self.dtype)
 
     def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters(), lr=3e-3, **self.optimizer)
@@ -126,7 +127,7 @@ class Case:
         return torch.autocast("cpu", torch.bfloat16) if self.bf16 else nullcontext()
 
     def loss(self, model: nn.Module, step: int, leaf: int) -> torch.Tensor:
-        x, y = self.batch(step, leaf)
+        x, y = (one.to(self.device) for one in self.batch(step, leaf))
         with self.forward():
             found = model(x)
         return functional.cross_entropy(found.to(torch.float32 if self.bf16 else self.dtype), y)
@@ -176,7 +177,7 @@ class Training:
 def hashed(tensors: Iterable[torch.Tensor]) -> str:
     found = hashlib.sha256()
     for one in tensors:
-        found.update(one.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        found.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 
