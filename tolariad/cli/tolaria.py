@@ -28,6 +28,8 @@ COMMANDS: Final = {
     "state": "tolariad.cli.state_and_why:state",
     "why": "tolariad.cli.state_and_why:why",
     "diff": "tolariad.cli.diff:diff",
+    "checkout": "tolariad.cli.checkout:checkout",
+    "reexecute": "tolariad.cli.reexecute:reexecute",
     "metrics": "tolariad.cli.metrics:metrics",
     "plot": "tolariad.cli.plot:plot",
     "checkpoints": "tolariad.cli.checkpoints:checkpoints",
