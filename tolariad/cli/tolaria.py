@@ -27,6 +27,7 @@ COMMANDS: Final = {
     "events": "tolariad.cli.events:events",
     "state": "tolariad.cli.state_and_why:state",
     "why": "tolariad.cli.state_and_why:why",
+    "diff": "tolariad.cli.diff:diff",
     "metrics": "tolariad.cli.metrics:metrics",
     "plot": "tolariad.cli.plot:plot",
     "checkpoints": "tolariad.cli.checkpoints:checkpoints",
