@@ -28,6 +28,7 @@ ALLOWED: dict[str, str] = {
     "tolariad/lifelines.py::be_the_nicest_session": _SYSTEM,
     "tolariad/lifelines.py::offer_as_victim": _SYSTEM,
     "tolariad/trainer/health/stopwatch.py": _SYSTEM,
+    "tolariad/trainer/ranks/exact/meeting.py::_state_of": _SYSTEM,
     "tolariad/trainer/data/forked.py": "/dev/null",
     "tolariad/trainer/pruning/watch.py::memory_in_use": _SYSTEM,
     "tolariad/control/peer.py": _SYSTEM,
