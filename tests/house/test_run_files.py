@@ -43,6 +43,8 @@ ALLOWED: dict[str, str] = {
     "tolariad/trainer/probes/weights_file.py::_read": _USERS,
     "tolariad/cli/checking.py": _USERS,
     "tolariad/cli/journals.py::_written": _USERS,
+    "tolariad/cli/report.py": _USERS,
+    "tolariad/forensics/report/page.py::_of_package": _PACKAGE,
     "tolariad/cli/errors.py": "/dev/null",
     "tolariad/attach/__main__.py::_leave_place": "/dev/null",
     "tolariad/cli/version.py": "files of /proc, torch's own version.py, and what installers record",

@@ -30,6 +30,7 @@ COMMANDS: Final = {
     "diff": "tolariad.cli.diff:diff",
     "checkout": "tolariad.cli.checkout:checkout",
     "reexecute": "tolariad.cli.reexecute:reexecute",
+    "report": "tolariad.cli.report:report",
     "metrics": "tolariad.cli.metrics:metrics",
     "plot": "tolariad.cli.plot:plot",
     "checkpoints": "tolariad.cli.checkpoints:checkpoints",
