@@ -29,6 +29,7 @@ COMMANDS: Final = {
     "why": "tolariad.cli.state_and_why:why",
     "metrics": "tolariad.cli.metrics:metrics",
     "plot": "tolariad.cli.plot:plot",
+    "follow": "tolariad.cli.following:follow",
     "checkpoints": "tolariad.cli.checkpoints:checkpoints",
     "export-weights": "tolariad.cli.exporting:export_weights",
     "journal": "tolariad.cli.journals:journal",
