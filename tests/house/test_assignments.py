@@ -16,6 +16,7 @@ FOREIGN = {
     *("prefetch_factor", "_prefetch_factor", "_iterator", "worker_init_fn", "next_iter_state"),  # a DataLoader
     *("argtypes", "__spec__"),
     *("state", "gauss_next", "__dict__"),  # of generators, and of an object of a class that was made
+    *("running_mean", "running_var", "num_batches_tracked", "momentum"),  # a BatchNorm
     *("use_cache",),  # the configuration of a transformers model's copy
     *("trainer",),  # a module of Lightning
     *("value",),  # of multiprocessing: a number that processes share

@@ -15,10 +15,11 @@ import click
 
 from journal import JournalEntry
 from journal.reader import Reader
-from tolariad.cli import naming, output
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.wrapping import fitted_to
 from tolariad.core.calc.text.nearest import all_near, did_you_mean
+from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import plain_event
 from tolariad.forensics import timeline
 from tolariad.forensics.positions import JournalPosition, parse_position
@@ -87,11 +88,12 @@ def events(
     unheard_of = _unheard_of(query.types)
     if unheard_of and follow:
         raise click.UsageError(unheard_of)
-    found = False
+    found, run = False, runs.named_by(journal)
     with Reader(journal) as reader:
         for entry in _followed(reader, query, lines) if follow else _chosen(reader, query, lines, reverse=reverse):
             found = True
             text = shown(entry.seq, timeline.decode_fields(entry.event))
+            text = text if shown is _json else with_run(text, run)
             # Flush if a program may be waiting for the line.
             for one in fitted_to(sys.stdout, text, _INDENT) if shown is line else [text]:
                 print(one, flush=follow or shown is _json)

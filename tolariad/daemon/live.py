@@ -30,6 +30,7 @@ from tolariad.core import messages as m
 from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_IO, ORDERLY
 from tolariad.core.calc.settings.model import STOP_BUDGET_S, Settings
+from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import safe_lines
 from tolariad.core.state.run_state import RunState
 from tolariad.daemon import leaving
@@ -182,12 +183,13 @@ class Host:
                 showing = Showing(self._request.progress, self._port.view)
             exit_ = await self._exit
             self._notifier.stopping()
-            self._notifier.status(exit_.why)
-            if why := self._place.lost():
-                raise FolderLost(EXIT_IO, why)
-            self.why = exit_.why
+            why = with_run(exit_.why, str(self._run.run_dir))
+            self._notifier.status(why)
+            if lost := self._place.lost():
+                raise FolderLost(EXIT_IO, lost)
+            self.why = why
             level = logging.INFO if exit_.code in ORDERLY else logging.ERROR
-            _log.log(level, "The daemon ends: %s", exit_.why, extra={"told_by": "summary"})
+            _log.log(level, "The daemon ends: %s", why, extra={"told_by": "summary"})
             return exit_.code
         finally:
             watch.close()
@@ -319,7 +321,8 @@ class Host:
     def _end(self, effect: m.ExitDaemon, phase: st.Phase) -> None:
         if self._lingers and phase is st.Phase.COMPLETED and not self._signals.is_stop_ordered:
             self._lingers = False
-            _log.info("%s. The daemon stays until it is stopped (--linger)", effect.why)
+            why = with_run(effect.why, str(self._run.run_dir))
+            _log.info("%s. The daemon stays until it is stopped (--linger)", why)
         elif not self._exit.done():
             self._exit.set_result(effect)
 

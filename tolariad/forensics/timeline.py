@@ -154,18 +154,19 @@ def first_at(reader: Reader, position: JournalPosition) -> int:
     if position.kind is PositionKind.SEQ:
         return max(1, position.value)
     reader.seek(**{position.kind.value: position.value})
-    first = 0
+    first, label = 0, 0
     for entry in reader:
-        first = first or entry.seq
         if position.kind is PositionKind.TIME:
             return entry.seq
-        # A frame carries step and epoch of its last event only. So look into the events themselves; if none of
-        # them has the position, the first event of the frame is the answer.
+        # A frame carries step and epoch of its last event only, and may hold many steps. So look into the events
+        # themselves; if none of the frame has the position, its first event is the answer.
+        of_frame = entry.step if position.kind is PositionKind.STEP else entry.epoch
+        first, label = (first, label) if first else (entry.seq, of_frame)
         told = brief(entry.event)
         reached = told.step if position.kind is PositionKind.STEP else told.epoch
         if reached is not None and reached >= position.value:
             return entry.seq
-        if (entry.step if position.kind is PositionKind.STEP else entry.epoch) > position.value:
+        if label > position.value and of_frame != label:
             return first
     return first or reader.last_seq + 1
 
@@ -174,10 +175,11 @@ def entry_of_step(reader: Reader, step: int) -> JournalEntry | None:
     """Return the first record of a step, or None if the journal has none."""
     for entry in reader.seek(step=step):
         told = brief(entry.event)
-        if told.type == "StepCompleted" and told.step == step:
-            return entry
-        if entry.step > step:
-            break
+        if told.type != "StepCompleted" or told.step is None:
+            continue
+        # The label of a frame is that of its last event, so only the events say when the step has been passed.
+        if told.step >= step:
+            return entry if told.step == step else None
     return None
 
 
