@@ -8,8 +8,7 @@ folder and makes the journal writable. `journal.appending` writes the frames and
 from __future__ import annotations
 
 import contextlib
-import threading
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, Self
 
@@ -33,7 +32,6 @@ from journal.format import (
     FrameKind,
 )
 from journal.frame import array_head
-from journal.grouping import GroupCommit
 from journal.opening import Found, Recovery, lock_and_scan, recover
 from journal.records import Capture, JournalEntry, Mark, captures_back, walk_records
 from journal.rotation import Current, Growth, first_header
@@ -49,17 +47,10 @@ def _nowhere(_point: str) -> None:
     """Do nothing. This is the default of `reached`."""
 
 
-async def _nothing_to_wait_for() -> None:
-    """Return at once when awaited."""
-
-
 class Journal:
     """A journal open for writing. Call `open`, fold the results of `captures` and `records`, `begin`, then `commit`.
 
-    One thread uses `commit` and `mark`, and waits for its write. Any number of threads and tasks use `append`,
-    `durable` and `durable_async`; the journal's own thread writes their events, one frame at a time. A journal is used
-    in one of these two ways: from the first `append` on, `commit` and `mark` are refused. One thread calls `close`. Any
-    thread may call `statistics`.
+    One thread uses `commit` and `mark`, waits for its write, and calls `close`. Any thread may call `statistics`.
     """
 
     def __init__(
@@ -80,8 +71,6 @@ class Journal:
         self._growth = growth
         self._reached = reached
         self._appender: Appender | None = None
-        self._group: GroupCommit | None = None
-        self._group_starts = threading.Lock()
         self._run_id = found.views[-1].header.run_id if found.views else None
         self._closed: str | None = None
         # From the start, before `begin`: the locks are held already, and a child that inherits them would keep them
@@ -243,7 +232,6 @@ class Journal:
             raise BatchRefused(f"a batch holds 1 to {EVENTS_MAX} events, not {count}", path=self.folder)
         # Join the events without decoding them. The caller guarantees that each is exactly one msgpack value.
         body = b"".join((array_head(count), *events))
-        self._refuse_while_grouped()  # safety: commit-refused-while-others-append
         return self._writable().put(Batch(EVENTS, count, body), Stamp(epoch, step, wall_ns, mono_ns), events)
 
     def mark(self, kind: FrameKind, body: bytes, *, wall_ns: int, mono_ns: int) -> None:
@@ -255,7 +243,6 @@ class Journal:
         # A caller that could write a SEAL or a POISON frame could hide acknowledged events from every reader.
         if kind not in _MARKS:  # safety: own-kinds-not-for-callers
             raise BatchRefused(f"only the journal itself writes {kind.name} frames", path=self.folder)
-        self._refuse_while_grouped()  # safety: mark-refused-while-others-append
         appender = self._writable()
         appender.put(Batch(int(kind), 0, body), appender.own_stamp(wall_ns, mono_ns))
 
@@ -264,53 +251,10 @@ class Journal:
 
         The newest segment then holds the state and little more. All earlier ones are packed, as far as 10 s are enough.
         """
-        self._refuse_while_grouped()
         appender = self._writable()
         with contextlib.suppress(JournalFull):  # nothing has changed then, and packing may free space
             appender.finish(appender.own_stamp(wall_ns, mono_ns))
         appender.packer.pack_rest()
-
-    def append(self, event: bytes, *, epoch: int, step: int) -> None:
-        """Queue one event, one msgpack value, for the next frame. Wait for it with `durable` or `durable_async`.
-
-        Any thread or task may call this. Events keep the order of the calls. The call blocks while the queue is full
-        (65 536 events, or about 64 MB). After the first call the journal's own thread calls the `capture` given to
-        `begin`. A frame's times are those of its write. Raises BatchRefused, JournalFailed, JournalClosed.
-        """
-        (self._group or self._start_group()).append(event, epoch, step)
-
-    def durable(self) -> None:
-        """Block until every event appended before this call is durable. Raises JournalFailed, JournalClosed."""
-        group = self._group
-        if group is None:
-            self._writable()
-        else:
-            group.durable()
-
-    def durable_async(self) -> Awaitable[None]:
-        """Return an awaitable that does what `durable` does, without blocking the running event loop.
-
-        If a waiting task is cancelled, its events are still written.
-        """
-        group = self._group
-        if group is None:
-            self._writable()
-            return _nothing_to_wait_for()
-        return group.durable_async()
-
-    def _start_group(self) -> GroupCommit:
-        self._refuse_if_closed()
-        # Check again under the lock: two threads may append for the first time at the same moment.
-        with self._group_starts:
-            if self._group is None:
-                self._group = GroupCommit(self._writable())
-            return self._group
-
-    def _refuse_while_grouped(self) -> None:
-        # The group's thread owns the tail. A second writer would compose a frame for the same offset.
-        if self._group is not None:
-            hint = "Use append and durable. A journal is written either by commit and mark, or by append."
-            raise BatchRefused("append was already used on this journal", path=self.folder, hint=hint)
 
     def prepare_spare(self) -> bool:
         """Make the spare segment now, in this thread, unless one is ready. Return whether one is ready."""
@@ -348,15 +292,12 @@ class Journal:
         return JournalStatistics.of(self._appender, self._found.stop, segments=len(self._found.views))
 
     def close(self) -> None:
-        """Write queued events, then a WATERMARK if nothing failed, and release the lock. A second call does nothing."""
+        """Write a WATERMARK if nothing failed, and release the lock. A second call does nothing."""
         if self._closed is not None:
             return
         # Set this first: a second `close`, also after one that raised, must not write to descriptors that may be
         # closed.
         self._closed = "the journal is closed"
-        group, self._group = self._group, None
-        if group is not None:
-            group.close()
         if self._appender is not None:
             # The watermark after the last event, and before the threads end: it says that every event before it was
             # acknowledged.
@@ -370,8 +311,6 @@ class Journal:
         """Close the descriptors in a forked child. The parent keeps the lock and the segment."""
         if self._closed is None:
             self._closed = "the journal belongs to the process that forked this one"
-            # The group's thread exists only in the parent, and its lock may have been held at the fork.
-            self._group = None
             self._release()
 
     def _release(self) -> None:

@@ -11,7 +11,6 @@ SQLite is always there; LMDB and RocksDB if `lmdb` and `rocksdict` are installed
 from __future__ import annotations
 
 import argparse
-import asyncio
 import fcntl
 import importlib
 import importlib.util
@@ -32,12 +31,10 @@ from tests.bench.machine import burners, machine, scheduled
 
 EVENT = msgspec.msgpack.encode({"type": "StepReported", "wall": 1, "mono": 2, "filler": "x" * 160})
 SIZES = (1, 64, 512)
-TASKS, EVENTS_A_TASK, BULK = 256, 40, 50_000
 FLOOR = "bare 4 KiB write"
-AWAITED = "journal, awaited from asyncio"
 
 Write = Callable[[int], object]  # so many events in one durable commit
-Prices = dict[str, list[float]]  # the median of each round: microseconds, or events a second
+Prices = dict[str, list[float]]  # the median of each round, in microseconds
 
 
 def timed(call: Callable[[], object], times: int) -> list[float]:
@@ -153,90 +150,18 @@ def label(name: str, count: int) -> str:
     return f"{name}, {count} event{'s' if count > 1 else ''}"
 
 
-async def _lone(journal: Journal, writes: int) -> float:
-    took = []
-    for _ in range(writes):
-        start = time.perf_counter()
-        journal.append(EVENT, epoch=1, step=1)
-        await journal.durable_async()
-        took.append((time.perf_counter() - start) * 1e6)
-    return statistics.median(took)
-
-
 def prices(folder: Path, rounds: int, writes: int) -> Prices:
     """Microseconds of a durable commit, by store and number of events."""
-    floor, several, grouped = bare(folder, rounds * writes), list(stores(folder)), opened(folder / "awaited")
+    floor, several = bare(folder, rounds * writes), list(stores(folder))
     took: Prices = {}
     for _ in range(rounds):
         took.setdefault(FLOOR, []).append(statistics.median(timed(lambda: floor(1), writes)))
-        took.setdefault(AWAITED, []).append(asyncio.run(_lone(grouped, writes)))
         for name, write in several:
             for count in SIZES:
                 times = max(8, writes // {1: 1, 64: 4}.get(count, 10))
                 median = statistics.median(timed(lambda write=write, count=count: write(count), times))
                 took.setdefault(label(name, count), []).append(median)
-    grouped.close()
     return took
-
-
-async def _await_each(journal: Journal | Instantly) -> None:
-    async def one() -> None:
-        for _ in range(EVENTS_A_TASK):
-            journal.append(EVENT, epoch=1, step=1)
-            await journal.durable_async()
-
-    await asyncio.gather(*(one() for _ in range(TASKS)))
-
-
-class Instantly:
-    """A journal that writes nothing: what is left is the event loop's own price of so many tasks woken together."""
-
-    def __init__(self) -> None:
-        self._waiting: list[asyncio.Future[None]] = []
-
-    def append(self, event: bytes, *, epoch: int, step: int) -> None:
-        """Forget it."""
-
-    def durable_async(self) -> asyncio.Future[None]:
-        """Resolved, with all others that wait, when the loop has gone round."""
-        loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(loop.call_soon, self._resolve)
-        self._waiting.append(loop.create_future())
-        return self._waiting[-1]
-
-    def _resolve(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for one in waiting:
-            one.set_result(None)
-
-
-def _bulk(journal: Journal) -> None:
-    for _ in range(BULK):
-        journal.append(EVENT, epoch=1, step=1)
-    journal.durable()
-
-
-def group_rates(folder: Path, rounds: int) -> Prices:
-    """Events a second through the group commit, under asyncio's loop and under uvloop."""
-    journal = opened(folder / "grouped")
-    works = {
-        f"{TASKS} tasks, each awaits every event": (lambda: asyncio.run(_await_each(journal)), TASKS * EVENTS_A_TASK),
-        "the same tasks, nothing written": (lambda: asyncio.run(_await_each(Instantly())), TASKS * EVENTS_A_TASK),
-        f"{BULK} events, one wait": (lambda: _bulk(journal), BULK),
-    }
-    if importlib.util.find_spec("uvloop"):
-        uvloop = importlib.import_module("uvloop")
-        works["the same tasks under uvloop"] = lambda: uvloop.run(_await_each(journal)), TASKS * EVENTS_A_TASK
-        works["and nothing written"] = lambda: uvloop.run(_await_each(Instantly())), TASKS * EVENTS_A_TASK
-    rates: Prices = {name: [] for name in works}
-    for _ in range(rounds):
-        for name, (work, events) in works.items():
-            start = time.perf_counter()
-            work()
-            rates[name].append(events / (time.perf_counter() - start))
-    journal.close()
-    return rates
 
 
 def crowded(folder: Path, writes: int) -> dict[str, tuple[float, float] | str]:
@@ -265,7 +190,7 @@ def _crowded(folder: Path, writes: int, policy: int, send: object) -> None:
     send.send((statistics.median(took), took[int(len(took) * 0.99)]))
 
 
-def table(took: Prices, rates: Prices, beside: dict[str, tuple[float, float] | str]) -> str:
+def table(took: Prices, beside: dict[str, tuple[float, float] | str]) -> str:
     """The answer, for people."""
     floor = statistics.median(took[FLOOR])
     lines = [machine(), f"{len(took[FLOOR])} interleaved rounds; microseconds a durable commit"]
@@ -279,10 +204,6 @@ def table(took: Prices, rates: Prices, beside: dict[str, tuple[float, float] | s
             ratio = statistics.median(took[label(peer, count)]) / statistics.median(took[label("journal", count)])
             lines.append(f"{label(peer, count):38}{ratio:>10.2f}{f'({wanted})':>20}")
     lines += missing()
-    lines.append("events a second through append")
-    for name, values in rates.items():
-        span = f"{min(values):,.0f} to {max(values):,.0f}"
-        lines.append(f"{name:38}{statistics.median(values):>10,.0f}{span:>24}")
     lines.append("one event beside two CPU burners: median and p99 in microseconds")
     for name, one in beside.items():
         lines.append(f"{name:38}" + (one if isinstance(one, str) else f"{one[0]:>10.1f}{one[1]:>20.1f}"))
@@ -299,7 +220,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as scratch:
         folder = Path(scratch)
         took = prices(folder, options.rounds, options.writes)
-        print(table(took, group_rates(folder, options.rounds), crowded(folder, 1000)))
+        print(table(took, crowded(folder, 1000)))
 
 
 if __name__ == "__main__":

@@ -75,6 +75,8 @@ class Slurm:
         given = {"host": socket.gethostname().partition(".")[0], "user": getpass.getuser(), "cores": os.cpu_count()}
         text = CONFIGURATION.format(folder=folder, controller=ports[0], node=ports[1], **given)
         (folder / "slurm.conf").write_text(text)
+        # Nothing here asks for control groups, and newer versions refuse a machine that mounts both kinds of them.
+        (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
         for name in ("state", "spool", "x"):
             (folder / name).mkdir(mode=0o700)
         own = {"SLURM_CONF": str(folder / "slurm.conf"), "XDG_RUNTIME_DIR": str(folder / "x")}

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from journal import Reader
+from tests.forensics.differences.written import events_of_a_run, write
 from tolariad.core.messages.vocabulary import decode_event
 from tolariad.core.state.run_state import RunState, canonical_bytes, fold
 from tolariad.forensics.moment import NotReached, seq_at, state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind
+from tolariad.forensics.timeline import entry_of_step
 
 
 def test_the_state_now_is_the_living_runs(recorder, reader):
@@ -68,3 +71,15 @@ def test_the_last_event_step_and_epoch_have_come(recorder, reader):
         == progress.epoch
     )
     assert seq_at(reader, JournalPosition(PositionKind.TIME, 2**62)) == last
+
+
+@pytest.mark.parametrize("step", [1, 12, 23, 30])
+def test_a_step_is_found_in_a_frame_of_many(tmp_path, step):
+    """Steps that were held back are written in one frame, whose label is that of the last one."""
+    write(tmp_path / "journal", events_of_a_run(tmp_path / "made"))
+    with Reader(tmp_path / "journal") as reader:
+        seq = seq_at(reader, JournalPosition(PositionKind.STEP, step))
+        shown = entry_of_step(reader, step)
+        state = state_at(reader, seq).state
+
+    assert (state.progress.step, state.seq, shown.seq) == (step, seq, seq)

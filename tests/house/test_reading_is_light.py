@@ -61,6 +61,8 @@ def loaded_by(*arguments: str, before: str = "") -> tuple[int, list[str]]:
         ("state", "{run}", "--at", "step:1", "--json"),
         ("why", "{run}", "phase"),
         ("why", "{run}", "lr"),
+        ("diff", "{run}", "{run}"),
+        ("diff", "{run}", "step:1", "now"),
         ("lr", "show", "{run}"),
         ("quarantine", "list", "{run}"),
         ("checkpoints", "{run}", "--verify"),

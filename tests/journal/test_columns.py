@@ -141,19 +141,6 @@ def test_a_writer_that_starts_again_knows_the_rows_it_finds(quick_path):
     assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
 
 
-def test_group_commit_gathers_too(quick_path):
-    """Appended events are in the tables like committed ones."""
-    steps = [step(n) for n in range(1, 3001)]
-    with begin(Journal.open(quick_path, segment_bytes=SEGMENT, tabulation=TABLE)) as journal:
-        for one in steps:
-            journal.append(encode_event(one), epoch=1, step=one.step)
-            if one.step % 50 == 0:
-                journal.durable()
-    assert len(tables(quick_path)) >= 2
-    assert same(read_columns(quick_path, TABLE), steps)
-    assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
-
-
 def test_a_segment_that_failed_has_no_table_and_its_steps_are_read_from_the_events(quick_path):
     """A failed write ends a segment without seal and table. No row is lost or duplicated."""
     steps = [step(n) for n in range(1, 121)]

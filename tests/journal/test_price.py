@@ -11,11 +11,10 @@ from tests.bench import journal_commit, journal_reading
 def test_the_price_of_a_commit_is_printed(tmp_path):
     """Print a table of commits beside the bare write and other stores, on the temporary folder's disk."""
     took = journal_commit.prices(tmp_path, rounds=9, writes=200)
-    rates = journal_commit.group_rates(tmp_path, rounds=9)
     beside = journal_commit.crowded(tmp_path, writes=1000)
 
-    print("\n" + journal_commit.table(took, rates, beside))
-    assert all(len(values) == 9 for values in [*took.values(), *rates.values()])
+    print("\n" + journal_commit.table(took, beside))
+    assert all(len(values) == 9 for values in took.values())
     assert len(beside) == 2
 
 

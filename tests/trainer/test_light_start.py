@@ -31,14 +31,14 @@ def begun(seed: int, count: int, *how: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def compared(light: str, torchs: str, count: int) -> None:
-    """Every line of both ways."""
+def compared(light: str, torchs: str, count: int, share: float) -> None:
+    """Every line of both ways. More than this share of the cases was trained to its end."""
     ours, theirs = light.splitlines(), torchs.splitlines()
     assert [(one, other) for one, other in zip(ours, theirs, strict=True) if one != other] == []
     trained = [line for line in ours if line.endswith("trained")]
     print(f"{count} cases, {len(trained)} trained to their end, the others are refused by torch")
     assert len(ours) >= count
-    assert len(trained) > count * 0.7
+    assert len(trained) > count * share
 
 
 def test_no_bit_differs_without_the_compilers_import(seed, template):
@@ -52,7 +52,8 @@ def test_no_bit_differs_without_the_compilers_import(seed, template):
     assert process.returncode == 0, errors
     assert light.returncode == 0, light.stderr
     trained, found, used = light.stdout.partition("found ")
-    compared(trained, torchs, CASES)
+    # Four of five are, so by chance no fewer than these in a million draws.
+    compared(trained, torchs, CASES, share=0.2)
     place, _, used = used.partition("\n")
     assert found
     assert place.endswith("/torch/_dynamo/__init__.py")
@@ -65,7 +66,7 @@ def test_no_bit_differs_in_thousands_of_cases(seed):
     processes = [begun(seed + 1, 5000, how, "use") for how in ("light", "torch")]
     (light, errors), (torchs, others) = (process.communicate(timeout=600) for process in processes)
     assert [process.returncode for process in processes] == [0, 0], errors + others
-    compared(light, torchs, 5000)
+    compared(light, torchs, 5000, share=0.7)
     assert light.endswith(USED)
 
 

@@ -140,9 +140,13 @@ def number_in(fields: dict[str, Any], name: str) -> int | None:
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A selection of events. `types`: prefixes of type names. `pattern` is searched in the event's text."""
+    """A selection of events. `types`: prefixes of type names. `pattern` is searched in the event's text.
+
+    `without`: names of types that are left out.
+    """
 
     types: tuple[str, ...] = ()
+    without: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
     since: JournalPosition | None = None
     until: JournalPosition | None = None
@@ -154,18 +158,19 @@ def first_at(reader: Reader, position: JournalPosition) -> int:
     if position.kind is PositionKind.SEQ:
         return max(1, position.value)
     reader.seek(**{position.kind.value: position.value})
-    first = 0
+    first, label = 0, 0
     for entry in reader:
-        first = first or entry.seq
         if position.kind is PositionKind.TIME:
             return entry.seq
-        # A frame carries step and epoch of its last event only. So look into the events themselves; if none of
-        # them has the position, the first event of the frame is the answer.
+        # A frame carries step and epoch of its last event only, and may hold many steps. So look into the events
+        # themselves; if none of the frame has the position, its first event is the answer.
+        of_frame = entry.step if position.kind is PositionKind.STEP else entry.epoch
+        first, label = (first, label) if first else (entry.seq, of_frame)
         told = brief(entry.event)
         reached = told.step if position.kind is PositionKind.STEP else told.epoch
         if reached is not None and reached >= position.value:
             return entry.seq
-        if (entry.step if position.kind is PositionKind.STEP else entry.epoch) > position.value:
+        if label > position.value and of_frame != label:
             return first
     return first or reader.last_seq + 1
 
@@ -174,10 +179,11 @@ def entry_of_step(reader: Reader, step: int) -> JournalEntry | None:
     """Return the first record of a step, or None if the journal has none."""
     for entry in reader.seek(step=step):
         told = brief(entry.event)
-        if told.type == "StepCompleted" and told.step == step:
-            return entry
-        if entry.step > step:
-            break
+        if told.type != "StepCompleted" or told.step is None:
+            continue
+        # The label of a frame is that of its last event, so only the events say when the step has been passed.
+        if told.step >= step:
+            return entry if told.step == step else None
     return None
 
 
@@ -242,7 +248,9 @@ def follow(reader: Reader, query: Query, after_seq: int, sleep: Callable[[float]
 def matcher(reader: Reader, query: Query) -> Callable[[JournalEntry], bool]:
     """Return the test that the query applies to each event (its range is not part of it)."""
     tests: list[Callable[[JournalEntry], bool]] = []
-    types, pattern = query.types, query.pattern
+    types, pattern, without = query.types, query.pattern, query.without
+    if without:
+        tests.append(lambda entry: brief(entry.event).type not in without)
     if types:
         tests.append(lambda entry: _is_named(brief(entry.event), types))
     if query.lineage:

@@ -157,7 +157,7 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
     return Answer(
         topic=topic,
         event=event,
-        causes=(*_judged(reader, event), *_causes(reader, event)),
+        causes=(*_judged(reader, event), *causes_of(reader, event)),
         consequences=(*consequences, *verified),
         searched_all=complete,
         skipped=_skipped_before(reader, event),
@@ -250,7 +250,7 @@ def _ended(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ..
             break
         if brief(entry.event).type in types:
             end = Link(entry.seq, decode_fields(entry.event))
-            return (*(one for one in _causes(reader, end) if one.seq > event.seq), end)
+            return (*(one for one in causes_of(reader, end) if one.seq > event.seq), end)
     return ()
 
 
@@ -312,7 +312,7 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry |
     return first(lambda told: told.id == topic and told.type.startswith("Checkpoint"))
 
 
-def _causes(reader: Reader, event: Link) -> tuple[Link, ...]:
+def causes_of(reader: Reader, event: Link) -> tuple[Link, ...]:
     """Follow `cause` upwards. A cause must be an earlier event, so the loop ends even in a forged journal."""
     chain: list[Link] = []
     at = event
@@ -335,7 +335,7 @@ def _judged(reader: Reader, event: Link) -> tuple[Link, ...]:
             continue
         applied = Link(entry.seq, decode_fields(entry.event))
         if applied.fields["order"].get("cycle") == event.fields.get("cycle"):
-            return (*_causes(reader, applied), applied)
+            return (*causes_of(reader, applied), applied)
     return ()
 
 

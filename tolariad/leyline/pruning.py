@@ -40,9 +40,7 @@ _KINDS: Final = {
 # Those that the contract has a name for.
 _ESTIMATORS: Final[Mapping[str, pb.ImportanceEstimator]] = {
     "magnitude": pb.IMPORTANCE_ESTIMATOR_MAGNITUDE,
-    "taylor": pb.IMPORTANCE_ESTIMATOR_TAYLOR1,
     "fisher": pb.IMPORTANCE_ESTIMATOR_FISHER_DIAG,
-    "activation": pb.IMPORTANCE_ESTIMATOR_ACT_FREQ,
 }
 _KIND_OF: Final[Mapping[int, UnitKind]] = {number: kind for kind, number in _KINDS.items()}
 

@@ -7,22 +7,19 @@ import os
 
 import pytest
 import torch
-from torch import nn
 from torch.nn import functional
 
 from tests.trainer.pruning import models
-from tests.trainer.pruning.models import IMAGES, ROWS, example
+from tests.trainer.pruning.models import IMAGES, example
 from tests.trainer.pruning.training import OPTIMIZERS, batch, owned, small, step
 from tolariad.core.calc.pruning.ranking import rank_correlation
 from tolariad.core.calc.settings.model import Settings
 from tolariad.trainer.optim import CautiousAdamW
-from tolariad.trainer.pruning.activity import activation_scores, activities, redundant, uniqueness_scores
 from tolariad.trainer.pruning.importance import (
     Sensitivity,
     magnitude,
     measured_change,
     moments,
-    momentum,
     sensitivities,
 )
 from tolariad.trainer.pruning.units import PruningRefused
@@ -120,13 +117,11 @@ def test_an_analysis_changes_nothing(seed):
     drawn = torch.get_rng_state()
 
     def analyse():
-        found = activities(model, groups, batches, loss, 0.001)
         return (
             sensitivities(model, groups, batches, loss),
             measured_change(model, {"a": (1, 2)}, groups, batches, loss),
             moments(model, groups, owned(optimizer)),
             magnitude(model, groups),
-            (activation_scores(found), uniqueness_scores(found, 0.95)),
         )
 
     assert analyse() == analyse()
@@ -169,24 +164,6 @@ def test_an_optimizer_without_second_moments_is_refused(seed):
         moments(model, groups, owned(optimizer))
 
 
-def test_momentum_is_the_first_order_from_the_optimizers_first_moment(seed):
-    """Summed over the weights that read the unit, then its size; momentum of SGD gives one too."""
-    model, groups, optimizer, _ = trained(seed)
-    first = (model.b.weight * optimizer.state[model.b.weight]["exp_avg"]).detach().double().sum((0, 2, 3)).abs()
-
-    assert momentum(model, groups, owned(optimizer))["a"] == pytest.approx(first.tolist(), rel=1e-5)
-    model, groups, optimizer, _ = trained(seed, "momentum")
-    assert max(momentum(model, groups, owned(optimizer))["a"]) > 0
-
-
-def test_an_optimizer_without_first_moments_is_refused(seed):
-    """Plain SGD."""
-    model, groups, optimizer, _ = trained(seed, "sgd")
-
-    with pytest.raises(PruningRefused, match="has no first moment; use another"):
-        momentum(model, groups, owned(optimizer))
-
-
 def test_magnitudes_are_relative_to_their_group(seed):
     """A layer whose weights are all ten times as large has the same scores."""
     model, groups, _, _ = trained(seed)
@@ -197,55 +174,6 @@ def test_magnitudes_are_relative_to_their_group(seed):
 
     assert magnitude(model, groups)["b"] == pytest.approx(before["b"], rel=1e-6)
     assert sum(before["a"]) == pytest.approx(8.0)
-
-
-class Copies(nn.Module):
-    """Six units: unit 1 is twice unit 0, unit 2 its opposite, unit 3 constant, unit 4 never active, unit 5 another."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.c = nn.Linear(8, 6), nn.Linear(6, 5)
-        with torch.no_grad():
-            weight, bias = self.a.weight, self.a.bias
-            weight[1], weight[2], weight[3], weight[4] = 2 * weight[0], -weight[0], 0.0, 0.0
-            bias[1], bias[2], bias[3], bias[4] = 2 * bias[0] + 3, -bias[0], 1.0, 0.0
-
-    def forward(self, x):
-        return self.c(self.a(x))
-
-
-def test_a_unit_that_says_the_same_as_another_is_redundant(seed):
-    """Also if it is scaled and shifted. Constants have no direction. The most important one of the same is kept."""
-    torch.manual_seed(seed)
-    model = Copies()
-    batches = [example(ROWS, number, 9) for number in range(5)]
-    groups = find_groups(model, (batches[0],)).groups
-    (found,) = activities(model, groups, batches, lambda one, given: one(given), 0.001).values()
-    cosines = found.cosines()
-
-    assert (cosines[0, 1], cosines[0, 2]) == (pytest.approx(1.0), pytest.approx(-1.0))
-    assert cosines[3].tolist() == pytest.approx([0, 0, 0, 1, 0, 0])
-    assert found.frequency()[[0, 3, 4]].tolist() == pytest.approx([1.0, 1.0, 0.0], abs=0.05)
-    assert redundant(cosines, [1.0, 2.0, 1.0, 1.0, 1.0, 1.0], 0.95) == (0,)
-    assert redundant(cosines, [1.0, 1.0, 1.0, 1.0, 1.0, 1.0], 0.95) == (1,)
-    scores = uniqueness_scores({"a": found}, 0.95)["a"]
-    # An activation within the threshold is rare, and decides which of the two is the less active one.
-    (copy,) = redundant(cosines, found.frequency().tolist(), 0.95)
-    assert copy in (0, 1)
-    assert scores[copy] == pytest.approx(0.0, abs=1e-9)
-    assert min(score for unit, score in enumerate(scores) if unit != copy) > 0.05
-    # No cosine is above this one, whatever its rounding.
-    assert uniqueness_scores({"a": found}, 1.1)["a"][:2] == pytest.approx([0.0, 0.0], abs=1e-9)
-    assert activation_scores({"a": found})["a"][4] == 0.0
-
-
-def test_a_layer_that_is_not_called_as_a_module_has_no_activity():
-    """torch's attention uses its output layer's weights without calling it."""
-    model, inputs = models.Encoder(), example(ROWS)
-    (group,) = (one for one in find_groups(model, (inputs,)).groups if one.module)
-
-    with pytest.raises(PruningRefused, match="the layer that reads its units is never called as a module"):
-        activities(model, [group], [inputs], lambda one, given: one(given), 0.001)
 
 
 def correlations(kind, seed, epochs):
@@ -268,15 +196,10 @@ def correlations(kind, seed, epochs):
         model, {group.name: range(group.width) for group in groups}, groups, [task.val_data(settings)], loss
     )
     sums = sensitivities(model, groups, batches, loss)
-    found = activities(model, groups, batches, loss, 0.001)
     scores = {
         "fisher": {name: one.fisher() for name, one in sums.items()},
-        "taylor": {name: one.taylor() for name, one in sums.items()},
         "moments": moments(model, groups, owned(optimizer)),
-        "momentum": momentum(model, groups, owned(optimizer)),
         "magnitude": magnitude(model, groups),
-        "activation": activation_scores(found),
-        "redundancy": uniqueness_scores(found, 0.95),
         "random": {group.name: torch.rand(group.width).tolist() for group in groups},
     }
     return {

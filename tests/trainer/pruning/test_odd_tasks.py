@@ -23,7 +23,7 @@ def refusals(answer):
     return dict(one.split(": ", 1) for one in answer.refused)
 
 
-@pytest.mark.parametrize("estimator", ["fisher", "activation", "moments"])
+@pytest.mark.parametrize("estimator", ["fisher", "moments"])
 def test_a_layer_before_an_lstm_is_refused_and_the_rest_is_analysed(tmp_path, estimator):
     """By name, with the reason. In training more is called: the layer that is read there alone stays too."""
     trained = Trained(tmp_path, f"{FILE}:Recurrent", prune={**FREE, "estimator": estimator})

@@ -24,5 +24,6 @@ from tolariad.core.state.snapshots import *
 from tolariad.core.state.stages import *
 from tolariad.core.state.steps import *
 from tolariad.core.state.steps_code import *
+from tolariad.core.state.steps_digest import *
 from tolariad.core.state.strategy import *
 from tolariad.core.state.trainer import *

@@ -45,7 +45,7 @@ from tolariad.core.state.run import DISK, Disk
 
 # Raise it if an existing event changes its meaning for `apply`, and once for a release in which RunState changed its
 # fields. Captures and hashes carry it. A capture of another version is not used: the events are folded again.
-FOLD_VERSION: Final = 9
+FOLD_VERSION: Final = 10
 
 
 class RunState(msgspec.Struct, frozen=True):

@@ -1,13 +1,11 @@
 """Steps, epochs, validations and re-runs: slice, apply table, queries.
 
 Invariants: `step` only rises, by one, except in a rollback. A re-run ends exactly once. The digest covers what the
-training did, and not when, where or under which sequence number it was recorded. So two runs are equal if and only if
-their digests are.
+training did (`steps_digest.py`). So two runs are equal if and only if their digests are.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
 import struct
 from typing import Annotated, Final, Protocol
@@ -20,11 +18,12 @@ from tolariad.core.calc.bounds import METRICS_MAX, TOKENS, storable, token_count
 from tolariad.core.state.fates import COUNTER, NEW_BRANCH, OF_THE_TRAINER, anew, set_back, survives
 from tolariad.core.state.fold import ApplyTable, setting
 from tolariad.core.state.steps_code import Code
+from tolariad.core.state.steps_digest import RunningDigest
 
 # The speed shown is measured over the last one to two windows of this many steps.
 _SPEED_WINDOW_STEPS: Final = 256
 INEXACT_MAX: Final = 8
-_DIGEST_STEP: Final = struct.Struct("<QQQQQddd")
+_DIGEST_STEP: Final = struct.Struct("<QQQQQQddd")
 _DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
 _WORD: Final = 2**64 - 1
 
@@ -116,7 +115,9 @@ class Progress(BranchProgress, frozen=True):
     determinism: Annotated[str, OF_THE_TRAINER] = ""
     data: Annotated[tuple[m.DataPrint, ...], OF_THE_TRAINER] = ()
     speed: Annotated[Speed, _TIME] = Speed()
-    digest: Annotated[bytes, set_back("it covers everything that training did, abandoned steps included")] = b""
+    digest: Annotated[RunningDigest, set_back("it covers everything that training did, abandoned steps included")] = (
+        RunningDigest()
+    )
     skipped: Annotated[int, COUNTER] = 0
     rerun: Annotated[OpenRerun | None, OF_THE_TRAINER] = None
     metric_names: Annotated[tuple[str, ...], survives("the events of all steps refer to these names")] = ()
@@ -168,14 +169,10 @@ def _one_nan(value: float) -> float:
     return math.nan if math.isnan(value) else value
 
 
-def _digest(before: bytes, *parts: bytes) -> bytes:
-    return hashlib.sha256(b"".join((before, *parts))).digest()
-
-
 def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
     # Masked, since `apply` takes every event, even one with a negative number.
     packed = _DIGEST_STEP.pack(
-        *(e.branch & _WORD, e.step & _WORD, e.epoch & _WORD, e.batch & _WORD, e.rates & _WORD),
+        *(e.branch & _WORD, e.step & _WORD, e.epoch & _WORD, e.batch & _WORD, e.rates & _WORD, e.data & _WORD),
         *(_one_nan(e.loss), _one_nan(e.grad_norm), _one_nan(e.lr)),
     )
     speed, metrics = s.speed, e.metrics
@@ -194,7 +191,7 @@ def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
         last_wall=e.wall,
         epoch_loss_sum=_one_nan(s.epoch_loss_sum + e.loss),
         speed=speed,
-        digest=_digest(s.digest, b"step", packed),
+        digest=s.digest.after(b"step", packed),
         measured=(s.measured or Measured()).with_step(metrics) if metrics else _not_measured(s.measured),
         tokens=storable(s.tokens + token_count(metrics[at])) if 0 <= (at := s.tokens_at) < len(metrics) else s.tokens,
     )
@@ -225,7 +222,7 @@ def _step_skipped(s: Progress, e: m.StepSkipped, _: m.Cause) -> Progress:
         skipped=s.skipped + 1,
         skip_epoch=e.epoch,
         skip_batch=e.batch,
-        digest=_digest(s.digest, b"skip", packed, e.reason.value.encode()),
+        digest=s.digest.after(b"skip", packed, e.reason.value.encode()),
     )
 
 
@@ -256,7 +253,7 @@ def _epoch_started(s: Progress, e: m.EpochStarted, _: m.Cause) -> Progress:
 
 
 def _epoch_finished(s: Progress, e: m.EpochFinished, _: m.Cause) -> Progress:
-    digest = _digest(s.digest, b"epoch", struct.pack("<QQ", e.epoch & _WORD, e.step & _WORD))
+    digest = s.digest.after(b"epoch", struct.pack("<QQ", e.epoch & _WORD, e.step & _WORD))
     return replace(
         s,
         epoch_finished=e.epoch,
@@ -286,7 +283,7 @@ def _validation_finished(s: Progress, e: m.ValidationFinished, _: m.Cause) -> Pr
         epoch_validated=s.epoch_validated if e.batch else max(s.epoch_validated, e.epoch),
         metrics=e.metrics,
         best_accuracy=best,
-        digest=_digest(s.digest, b"validation", _place_of(e), packed),
+        digest=s.digest.after(b"validation", _place_of(e), packed),
     )
 
 
@@ -350,13 +347,13 @@ def progress_at(s: Progress, e: m.RolledBack) -> Progress:
         environment_since=storable(e.step + 1),
         code=s.code.at_most_since(storable(e.step + 1)),
         speed=Speed(e.step, e.mono, e.step, e.mono),
-        digest=_digest(s.digest, b"rollback", packed),
+        digest=s.digest.after(b"rollback", packed),
     )
 
 
 def _architecture_changed(s: Progress, e: m.ArchitectureChanged, _: m.Cause) -> Progress:
     parts = struct.pack("<QQ", e.applied_before_step & _WORD, e.epoch_ended & _WORD), e.name, "\0", e.arguments
-    return replace(s, digest=_digest(s.digest, b"architecture", *(_bytes(part) for part in parts)))
+    return replace(s, digest=s.digest.after(b"architecture", *(_bytes(part) for part in parts)))
 
 
 def _bytes(part: bytes | str) -> bytes:

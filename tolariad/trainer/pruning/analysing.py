@@ -34,11 +34,10 @@ from tolariad.trainer.data.randomness import derived_seed
 from tolariad.trainer.data.samples import samples_of
 from tolariad.trainer.probes.copying import built_copy
 from tolariad.trainer.probes.messages import Trial, Weights
-from tolariad.trainer.pruning.activity import activation_scores, activities, uniqueness_scores
 from tolariad.trainer.pruning.counting import counted_groups
 from tolariad.trainer.pruning.evidence import example_inputs, groups_of, loss_of, protected, training_data
 from tolariad.trainer.pruning.history import layer_means, read_history, stability, write_history
-from tolariad.trainer.pruning.importance import Scores, magnitude, measured_change, moments, momentum, sensitivities
+from tolariad.trainer.pruning.importance import Scores, magnitude, measured_change, moments, sensitivities
 from tolariad.trainer.pruning.plan import plan_of
 from tolariad.trainer.pruning.units import Found, PruningRefused, Refusal
 from tolariad.trainer.pruning.validation import MaskValidation
@@ -133,7 +132,7 @@ def _built(run: Path, config: bytes, request: AnalysisRequest, given: FoundTask 
     folder = run / "checkpoints" / request.checkpoint
     weights = Weights(request.checkpoint, str(folder), request.manifest)
     setup = built_copy(Trial(config=resolved_json(settings).decode(), weights=weights), given).setup
-    if settings.prune.estimator in ("moments", "momentum"):
+    if settings.prune.estimator == "moments":
         trees = load(folder, request.manifest).optimizers
         for owner, tree in zip(setup.owners, trees.values(), strict=True):
             restore_optimizer(owner.optimizer, tree, setup.device)
@@ -179,16 +178,9 @@ def _importance(setup: Setup, groups: Sequence[UnitGroup], batches: Sequence[See
             return magnitude(model, groups)
         case "moments":
             return _each(lambda some: moments(model, some, setup.owners), groups)
-        case "momentum":
-            return _each(lambda some: momentum(model, some, setup.owners), groups)
-        case "activation":
-            return activation_scores(activities(model, groups, batches, loss_of(setup), prune.activation_threshold))
-        case "redundancy":
-            found = activities(model, groups, batches, loss_of(setup), prune.activation_threshold)
-            return uniqueness_scores(found, prune.redundancy_threshold)
-        case _:
+        case "fisher":
             sums = sensitivities(model, groups, batches, loss_of(setup))
-            return {name: one.taylor() if prune.estimator == "taylor" else one.fisher() for name, one in sums.items()}
+            return {name: one.fisher() for name, one in sums.items()}
 
 
 def _correlation(

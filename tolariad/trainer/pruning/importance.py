@@ -52,10 +52,6 @@ class Sensitivity(Struct, frozen=True):
             tuple(a + b for a, b in zip(self.squares, other.squares, strict=True)),
         )
 
-    def taylor(self) -> tuple[float, ...]:
-        """Return the size of the change of the loss to first order: |mean|."""
-        return tuple(abs(total / self.count) for total in self.total)
-
     def fisher(self) -> tuple[float, ...]:
         """Return the expected change of the loss if a unit is pruned, to second order: -mean + E[t^2] / 2.
 
@@ -103,29 +99,14 @@ def moments(model: nn.Module, groups: Sequence[UnitGroup], owners: Sequence[Owne
 
     It costs no pass over data. Raises PruningRefused if an optimizer keeps no second moment, such as SGD.
     """
-    moment = _moments(model, owners, Kind.SECOND)
+    moment = _second_moments(model, owners)
     parameters = dict(model.named_parameters())
     scores: Scores = {}
     for group in groups:
-        _require(moment, group.slices, "second")
+        if without := next((one.path for one in group.slices if one.path not in moment), ""):
+            raise PruningRefused(f"the optimizer of {without} has no second moment; use another estimator")
         sums = [_by_unit(parameters[one.path].square() * moment[one.path], one) for one in group.slices]
         scores[group.name] = tuple(torch.stack(sums).sum(0).tolist())
-    return scores
-
-
-def momentum(model: nn.Module, groups: Sequence[UnitGroup], owners: Sequence[Owner]) -> Scores:
-    """Return |sum of w x first moment| over the weights that read each unit: `taylor` with past gradients.
-
-    It costs no pass over data. Raises PruningRefused if an optimizer keeps no first moment, such as plain SGD.
-    """
-    moment = _moments(model, owners, Kind.FIRST)
-    parameters = dict(model.named_parameters())
-    scores: Scores = {}
-    for group in groups:
-        readers = _readers(group)
-        _require(moment, readers, "first")
-        sums = [_by_unit(parameters[one.path] * moment[one.path], one) for one in readers]
-        scores[group.name] = tuple(torch.stack(sums).sum(0).abs().tolist())
     return scores
 
 
@@ -136,7 +117,7 @@ def magnitude(model: nn.Module, groups: Sequence[UnitGroup]) -> Scores:
     for group in groups:
         slices = [one for one in group.slices if one.role is not Role.SCALES and parameters[one.path].dim() > 1]
         squares = torch.stack([_by_unit(parameters[one.path].square(), one) for one in slices]).sum(0)
-        scores[group.name] = relative(squares.sqrt())
+        scores[group.name] = _relative(squares.sqrt())
     return scores
 
 
@@ -182,20 +163,15 @@ def on_a_copy(model: nn.Module) -> Iterator[nn.Module]:
         yield trial
 
 
-def _moments(model: nn.Module, owners: Sequence[Owner], kind: Kind) -> dict[str, Tensor]:
+def _second_moments(model: nn.Module, owners: Sequence[Owner]) -> dict[str, Tensor]:
     """Return the first entry of this kind in the optimizers' state, by path of the parameter."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     found: dict[str, Tensor] = {}
     for owner in owners:
-        keys = [key for key, one in kinds_of(owner.optimizer).items() if one is kind]
+        keys = [key for key, one in kinds_of(owner.optimizer).items() if one is Kind.SECOND]
         for parameter, state in owner.optimizer.state.items():
             found |= {names[id(parameter)]: state[key] for key in keys[:1] if key in state and id(parameter) in names}
     return found
-
-
-def _require(moment: Mapping[str, Tensor], slices: Iterable[TensorSlice], which: str) -> None:
-    if without := next((one.path for one in slices if one.path not in moment), ""):
-        raise PruningRefused(f"the optimizer of {without} has no {which} moment; use another estimator")
 
 
 def _readers(group: UnitGroup) -> list[TensorSlice]:
@@ -218,7 +194,7 @@ def _by_unit(tensor: Tensor, one: TensorSlice) -> Tensor:
     return sums.index_add_(0, unit_of, along.detach().cpu().index_select(0, indices))
 
 
-def relative(values: Tensor) -> tuple[float, ...]:
+def _relative(values: Tensor) -> tuple[float, ...]:
     """Return the values divided by their mean; as they are, if it is 0."""
     mean = float(values.mean())
     return tuple((values / mean).tolist()) if mean else tuple(values.tolist())

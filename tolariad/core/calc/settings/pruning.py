@@ -71,7 +71,7 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     enabled: Annotated[bool, Meta(description="analyse, and later prune, by the schedule")] = False
     estimator: Annotated[
-        Literal["fisher", "magnitude", "taylor", "moments", "momentum", "activation", "redundancy"],
+        Literal["fisher", "magnitude", "moments"],
         Meta(description="how the importance of a channel is estimated"),
     ] = "fisher"
     budgets: Annotated[tuple[ShareFrom, ...], Meta(description="share that one cycle may prune")] = (
@@ -92,12 +92,6 @@ class Prune(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     max_layer_share_per_cycle: Annotated[
         Share, Meta(description="greatest share of a layer's channels that one cycle may prune")
     ] = 0.15
-    activation_threshold: Annotated[
-        units.Coefficient, Meta(description="an activation of more than this is counted as active")
-    ] = 0.001
-    redundancy_threshold: Annotated[
-        Share, Meta(description="cosine of two channels' activations above which one of them is redundant")
-    ] = 0.95
     min_samples: Annotated[units.Positive, Meta(description="samples that an importance needs")] = 1000
     analysis_priority: Annotated[
         Literal["idle", "normal"],
