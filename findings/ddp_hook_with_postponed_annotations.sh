@@ -1,10 +1,10 @@
 #!/bin/sh
 # Guess: DDP takes a communication hook that is annotated as the documentation shows it (bucket: dist.GradBucket,
 #   returns torch.futures.Future[torch.Tensor]), wherever it is defined.
-# What happens: in a module with `from __future__ import annotations` the same hook is refused: "ValueError: Communication
-#   hook: bucket annotation should be dist.GradBucket." Annotations are text there, and DDP compares them with the class
-#   itself (torch/nn/parallel/distributed.py: _check_comm_hook uses inspect.signature without eval_str=True). The message
-#   asks for what stands there already. The same hook without any annotation is taken.
+# What happens: in a module with `from __future__ import annotations` the same hook is refused: "ValueError:
+#   Communication hook: bucket annotation should be dist.GradBucket." Annotations are text there, and DDP compares them
+#   with the class itself (torch/nn/parallel/distributed.py: _check_comm_hook uses inspect.signature without
+#   eval_str=True). The message asks for what stands there already. The same hook without any annotation is taken.
 # Instead: register a function without annotations, such as `lambda state, bucket: hook(bucket)`.
 # Version: torch 2.13.0 with CPython 3.11.7. Linux.
 # Needs pip. Fails if the behaviour changes.

@@ -1,7 +1,9 @@
 """What exact sums cost beside plain DDP over gloo, side by side in one group of processes.
 
 Two tables. The sum alone, beside what DDP does with gradients that are there: a rank adds those of its leaves in one
-tensor, and gloo's all_reduce adds the ranks. And the forward and backward passes of a step, beside DDP's. EXACT_STEPS (40) is the number of steps of each kind for the small model; the large one makes a quarter.
+tensor, and gloo's all_reduce adds the ranks. And the forward and backward passes of a step, beside DDP's.
+
+EXACT_STEPS (40) is the number of steps of each kind for the small model; the large one makes a quarter.
 """
 
 from __future__ import annotations
