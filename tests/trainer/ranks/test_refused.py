@@ -47,6 +47,19 @@ class Counting(nn.Linear):
         return super().forward(x)
 
 
+class Codes(nn.Linear):
+    """Moves a parameter in its forward pass: one that is trained, or one that is frozen."""
+
+    def __init__(self, *, trained):
+        super().__init__(6, 2)
+        self.code = nn.Parameter(torch.zeros(2), requires_grad=trained)
+
+    def forward(self, x):
+        with torch.no_grad():
+            self.code.lerp_(torch.ones(2), 0.1)
+        return super().forward(x) + self.code
+
+
 class Shared(nn.Module):
     def __init__(self):
         super().__init__()
@@ -65,15 +78,17 @@ class OwnNorm(nn.BatchNorm1d):
 @pytest.mark.parametrize(
     ("model", "why"),
     [
-        (Counting, "changes the buffer calls"),
-        (lambda: Counting(replaces=True), "changes the buffer calls"),
-        (lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 2))), "changes the buffer 0.param"),
+        (Counting, "change the buffer calls"),
+        (lambda: Counting(replaces=True), "change the buffer calls"),
+        (lambda: nn.Sequential(nn.utils.parametrizations.spectral_norm(nn.Linear(6, 2))), "change the buffer 0.param"),
+        (lambda: Codes(trained=False), "change the parameter code"),
+        (lambda: Codes(trained=True), "change the parameter code"),
         (Shared, "norm is called twice in one micro-batch"),
-        (lambda: OwnNorm(6), "changes the buffer running_mean"),
+        (lambda: OwnNorm(6), "change the buffer running_mean"),
     ],
 )
 def test_state_that_would_depend_on_the_number_of_ranks(model, why):
-    """A forward pass that counts, iterates, or moves statistics in a way of its own is refused in its first leaf."""
+    """A forward pass that counts, iterates, or moves statistics in a way of its own is refused in its first step."""
     with pytest.raises(SetupRefused, match=why):
         one_step(model(), total)
 

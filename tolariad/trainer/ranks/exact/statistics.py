@@ -5,8 +5,8 @@ own leaves only, so its running statistics would depend on the number of ranks. 
 its batch into the mapping, and each rank applies those of all leaves in their order, after the step. The layer's own
 code computes them: with momentum 1 it stores the batch's mean and unbiased variance.
 
-Every other buffer of the state that a forward pass changes is refused: how often a rank changes it depends on the
-number of ranks. A buffer that `state_dict()` leaves out is a cache, and is not looked at.
+Every other buffer of the state, and every parameter, that a forward pass changes is refused: how often a rank changes
+it depends on the number of ranks. A buffer that `state_dict()` leaves out is a cache, and is not looked at.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class RunningStatistics:
             for key in sorted(set(buffers_of(module).keys()) - set(transient_names(module)))
             if (id(module), key) not in held
         ]
+        self._parameters = list(model.named_parameters())
         self._marks: list[tuple[int, int]] = []
         self._hooks = [hook for one in self._layers for hook in one.hooks()]
 
@@ -66,24 +67,32 @@ class RunningStatistics:
             hook.remove()
         self._hooks.clear()
 
+    def begin(self) -> None:
+        """Remember the buffers and parameters, before the leaves of a step."""
+        self._marks = self._seen()
+
+    def check(self) -> None:
+        """Raise SetupRefused if a leaf has changed one, after the leaves of a step."""
+        if (now := self._seen()) == self._marks:
+            return
+        names = [f"buffer {name}" for name, *_ in self._others] + [f"parameter {name}" for name, _ in self._parameters]
+        changed = next(name for name, was, it_is in zip(names, self._marks, now, strict=True) if was != it_is)
+        raise SetupRefused(
+            f"the passes of a micro-batch change the {changed}, so its value would depend on the number of ranks. "
+            "Train without exact sums. A cache may change if it is a buffer that was registered with persistent=False"
+        )
+
     @contextmanager
     def of(self, leaf: int) -> Iterator[None]:
-        """Keep the statistics of the forward passes in the block for this leaf. Raises SetupRefused as said above."""
+        """Keep the statistics of the forward passes in the block for this leaf. A second pass raises SetupRefused."""
         views, updated = self._views[leaf], self._updated[leaf]
         for number, layer in enumerate(self._layers):
             layer.begin((views[2 * number], views[2 * number + 1]))
-        self._marks = self._seen()
         try:
             yield
         finally:
             for number, layer in enumerate(self._layers):
                 updated[2 * number] = layer.end()
-        if self._others and (now := self._seen()) != self._marks:
-            changed = next(one[0] for one, a, b in zip(self._others, self._marks, now, strict=True) if a != b)
-            raise SetupRefused(
-                f"the forward pass changes the buffer {changed}, so its value would depend on the number of ranks. "
-                "Train without exact sums, or register it with persistent=False if it is a cache"
-            )
 
     def apply(self, leaves: int) -> None:
         """Move the running statistics of this rank by those of so many leaves, in their order."""
@@ -93,9 +102,10 @@ class RunningStatistics:
                     layer.move(views[2 * number], views[2 * number + 1])
 
     def _seen(self) -> list[tuple[int, int]]:
-        """Return which tensor each other buffer is, and how often it was written to."""
-        buffers = [buffers_of(module).get(key) for _, module, key in self._others]
-        return [(id(one), 0 if one is None else version_of(one)) for one in buffers]
+        """Return which tensor each other buffer and parameter is, and how often it was written to."""
+        found: list[torch.Tensor | None] = [buffers_of(module).get(key) for _, module, key in self._others]
+        found.extend(one for _, one in self._parameters)
+        return [(id(one), 0 if one is None else version_of(one)) for one in found]
 
 
 class _Layer:
@@ -143,7 +153,8 @@ class _Layer:
         self._is_caught = True
         self._held = (module.running_mean, module.running_var, module.num_batches_tracked, module.momentum)
         module.running_mean, module.running_var = torch.zeros_like(self._held[0]), torch.zeros_like(self._held[1])
-        module.num_batches_tracked, module.momentum = torch.zeros_like(self._held[2]), 1.0
+        module.num_batches_tracked = None if self._held[2] is None else torch.zeros_like(self._held[2])
+        module.momentum = 1.0
 
     def _after(self, *_: Any) -> None:
         if self._held is None:
@@ -163,5 +174,6 @@ def _has_statistics(module: nn.Module) -> bool:
 
 
 def _moves(module: Any) -> bool:
-    """Return whether a forward pass in training moves the statistics. Without a momentum those of InstanceNorm stay."""
-    return module.track_running_stats and (module.momentum is not None or not isinstance(module, INSTANCE_NORMS))
+    """Return whether a forward pass in training moves the statistics. Without momentum, only BatchNorm's count does."""
+    counts = not isinstance(module, INSTANCE_NORMS) and module.num_batches_tracked is not None
+    return module.track_running_stats and (module.momentum is not None or counts)

@@ -166,6 +166,7 @@ class ExactSum:
             yield block
             if self._next != block.stop:
                 raise ValueError(f"the step has ended, but leaf {self._next} of {block} was not computed")
+            self._statistics.check()
             with torch.no_grad():
                 self._sum(leaves)
         except RankLost as error:
@@ -207,6 +208,7 @@ class ExactSum:
         self._meeting.begin(step, leaves)
         # Others may still read what this step will overwrite.
         self._meeting.wait()
+        self._statistics.begin()
         if self._rank == 0:
             self._memory.present[0] = 0
 
