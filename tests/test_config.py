@@ -179,6 +179,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
     huge.write_bytes(b"#" * (config.CONFIG_BYTES_MAX + 1))
 
     assert "No such file" in message(tmp_path / "none.yaml")
+    assert "--set" not in message(tmp_path / "none.yaml")
+    assert "No such file or directory; to set a key, give --set epochs=5" in message(Path("epochs=5"))
     assert "cannot be read" in message(tmp_path)
     assert "not valid UTF-8" in message(binary)
     assert "larger than" in message(huge)

@@ -222,7 +222,9 @@ def _read_text(path: Path) -> str:
             raise _problem(f"is larger than {CONFIG_BYTES_MAX} bytes, the limit for a configuration", str(path))
         return raw.decode("utf-8")
     except OSError as error:
-        raise _problem(f"cannot be read: {error.strerror or error}", str(path)) from error
+        # What a person types who knows other tools' overrides.
+        more = f"; to set a key, give --set {path}" if "=" in path.name else ""
+        raise _problem(f"cannot be read: {error.strerror or error}{more}", str(path)) from error
     except UnicodeDecodeError as error:
         raise _problem(f"is not valid UTF-8 at byte {error.start}", str(path)) from error
 

@@ -35,6 +35,7 @@ from tolariad.core.calc.text.plain import safe_lines
 from tolariad.core.state.run_state import RunState
 from tolariad.daemon import leaving
 from tolariad.daemon.disk import measured, watch_disk
+from tolariad.daemon.followers import Followers
 from tolariad.daemon.opening import OpenRun, begin
 from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.policy import Policy
@@ -95,6 +96,7 @@ class Host:
         settings = run.resolved.settings
         self._spending = Spending(settings)
         self._histograms = BudgetHistograms(run.state.overruns)
+        self._followers = Followers(settings.follow, run.run_dir)
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = policy.scheduling()
         with refusing(EXIT_IO, f"the run folder {run.run_dir} cannot be opened", OSError):
@@ -251,6 +253,7 @@ class Host:
         self._start(watch_disk(self._run.journal, self._kernel, self._run.resolved.settings), "disk watch")
         if self._run.mode is m.StartMode.ACTIVATED:
             self._start(self._end_when_idle(), "idle watch")
+        self._start(self._followers.keep(), "followers")
 
     async def _leave(self) -> None:
         """Shut down in order: end the trainer, stop recording, close the journal."""
@@ -271,6 +274,7 @@ class Host:
             self._flush_spending()
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
             await leaving.finish("the journal", self._run.journal.close, limit_s=_LEAVE_S)
+        await leaving.finish("the followers", self._followers.close, limit_s=_LEAVE_S)
         await self._policy.close()
         self._place.close()
 

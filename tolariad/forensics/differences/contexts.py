@@ -19,6 +19,7 @@ from tolariad.core.calc.settings.changes import may_change_steps
 from tolariad.core.messages.vocabulary import decode_event
 from tolariad.core.state.replay import newest_usable
 from tolariad.core.state.run_state import RunState
+from tolariad.forensics.moment import state_at
 from tolariad.forensics.timeline import brief
 
 _E = TypeVar("_E", bound=m.Event)
@@ -121,6 +122,12 @@ def environment_at(reader: Reader, state: RunState) -> m.Environment | None:
     # The present trainer has not reported its context yet, so one before it made the steps.
     earlier = _events(reader, 0, state.seq, m.ExecutionContextRecorded)
     return next((one.environment for one in earlier if one.hash == state.progress.environment), None)
+
+
+def host_at(reader: Reader, seq: int) -> str:
+    """Return the name of the machine that recorded the run up to this event; "" before the first start."""
+    daemon = _daemon_at(reader, state_at(reader, seq).state)
+    return daemon.host if daemon is not None else ""
 
 
 def _daemon_at(reader: Reader, state: RunState) -> m.DaemonStarted | None:
