@@ -73,7 +73,6 @@ class Program:
         parts["optimizer"] = "".join(one.numpy().tobytes().hex() for held in moments for one in held.values())
         return {"phase": run.result.phase, "steps": run.result.steps, "bits": parts}
 
-
     def train(self, run: Any, rank: int, model: nn.Module, sampler: Any) -> None:
         """Be the loop."""
         for epoch in run.epochs(self.epochs):
