@@ -13,11 +13,12 @@ from tolariad import daemon
 from tolariad.cli import probes, runs
 from tolariad.cli.tolaria import tolaria as tolaria_command
 from tolariad.cli.tolariad import tolariad as tolariad_command
-from tolariad.forensics.why import TOPICS
+from tolariad.forensics.topics import TOPICS
 
 # Arguments that a command needs besides the run.
 NEEDED = {
     "tolaria call": ("Status",),
+    "tolaria checkout": ("--step", "1", "-o", "out"),
     "tolaria emergency": ("minor",),
     "tolaria export-weights": ("-o", "weights.safetensors"),
     "tolaria extend": ("--epochs", "5"),
@@ -26,6 +27,8 @@ NEEDED = {
     "tolaria stage": ("text",),
     "tolaria quarantine add": ("--seed", "slot"),
     "tolaria quarantine remove": ("q0001",),
+    "tolaria reexecute": ("--from", "1", "--to", "2"),
+    "tolaria report": ("-o", "report.html"),
     "tolaria rollback": ("--yes",),
     "tolaria seeds advance": ("slot",),
     "tolaria seeds cull": ("slot",),
@@ -46,7 +49,12 @@ OTHER_ARGUMENTS = {
     "tolariad test",
 }
 # RUN comes before the others.
-RUN_FIRST = {"tolaria why": ("pause",), "tolaria metrics": ("loss",), "tolaria plot": ("loss",)}
+RUN_FIRST = {
+    "tolaria diff": ("step:1", "now"),
+    "tolaria why": ("pause",),
+    "tolaria metrics": ("loss",),
+    "tolaria plot": ("loss",),
+}
 # It names no run at all.
 WITHOUT_RUN = {"tolariad new-task"}
 COMMANDS = [name for name, _ in ALL if name not in WITHOUT_RUN]

@@ -21,7 +21,8 @@ from tolariad.core.calc.text.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
-from tolariad.forensics.why import TOPICS, Answer, Link, happened, is_topic
+from tolariad.forensics.topics import TOPICS
+from tolariad.forensics.why import Answer, Link, happened, is_topic
 from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, in_words, is_cut, safe
 
@@ -74,9 +75,9 @@ def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, st
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or a word.
 
-    Words for the course of the run: pause, resume, stop, end, completion, phase, checkpoint, rejected, rerun, rollback.
-    Words for troubles: death, hang, failure, freeze, spike, skip, nan, violation, conservative, memory. Words for
-    changes: lr, stage, hyperparameters, strategy, seed, prune, compaction.
+    Words for the course of the run: restart, pause, resume, stop, end, completion, phase, checkpoint, rejected, rerun,
+    rollback. Words for troubles: death, hang, failure, freeze, spike, skip, nan, slow, violation, conservative, memory.
+    Words for changes: lr, stage, hyperparameters, strategy, seed, prune, compaction.
 
     If several events fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of
     this slot.
@@ -155,12 +156,18 @@ def _json(answer: Answer) -> dict[str, Any]:
         "consequences": plain_links(answer.consequences),
         "skipped": plain_links(answer.skipped),
         "ended": plain_links(answer.ended),
+        "around": plain_links(answer.around),
         "searched_all": answer.searched_all,
     }
 
 
 def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> None:
-    for links, label in ((answer.causes, "because"), (answer.skipped, "skipped"), ((answer.event,), "this")):
+    for links, label in (
+        (answer.around, "around"),
+        (answer.causes, "because"),
+        (answer.skipped, "skipped"),
+        ((answer.event,), "this"),
+    ):
         _put_links(links, label, shown)
     # The lines show the beginning of a long text. Here is the place for all of it, unless the sentence has it.
     told, fields = in_words(answer.event.fields), answer.event.fields.items()
@@ -169,7 +176,14 @@ def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> N
         output.put(block(long, indent=" " * _INDENT))
     _put_links(answer.consequences, "led to", shown)
     _put_links(answer.ended, "ended by", shown)
-    if not answer.causes:
+    slower = answer.event.fields.get("slower")
+    if answer.topic == "slow" and isinstance(slower, dict):
+        output.put(
+            f"  from here on the median step takes {output.duration(slower['after_s'])} instead of "
+            f"{output.duration(slower['before_s'])}: {slower['factor']:.2f} times as long"
+        )
+        output.note("the events before it are listed by time: nothing in the journal says that one is the cause")
+    elif not answer.causes:
         output.note("this event has no recorded cause: an input from outside or a timer led to it")
     if not answer.searched_all:
         output.note(
