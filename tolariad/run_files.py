@@ -107,6 +107,11 @@ def open_file(folder: Path, name: str, flags: int) -> int:
     return descriptor
 
 
+def way_to(folder: Path) -> int:
+    """Open the run's own folder as a way to what is in it. Return a descriptor. Raises OSError."""
+    return os.open(folder, _WAY)
+
+
 def open_folder(folder: Path, name: str) -> int:
     """Open the folder `name` in `folder`, to lock or sync it. Return a descriptor. Raises as `open_file`."""
     parent = _descend(folder, [])

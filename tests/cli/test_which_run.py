@@ -18,10 +18,11 @@ from tolariad.forensics.topics import TOPICS
 # Arguments that a command needs besides the run.
 NEEDED = {
     "tolaria call": ("Status",),
-    "tolaria checkout": ("--step", "1", "-o", "out"),
+    "tolaria checkout": ("--step", "1", "-o", "weights"),
     "tolaria emergency": ("minor",),
     "tolaria export-weights": ("-o", "weights.safetensors"),
     "tolaria extend": ("--epochs", "5"),
+    "tolaria follow": ("--to", "tensorboard"),
     "tolaria lr set": ("group", "0.1"),
     "tolaria note": ("text",),
     "tolaria stage": ("text",),
@@ -50,10 +51,10 @@ OTHER_ARGUMENTS = {
 }
 # RUN comes before the others.
 RUN_FIRST = {
-    "tolaria diff": ("step:1", "now"),
-    "tolaria why": ("pause",),
+    "tolaria diff": ("step:1", "step:2"),
     "tolaria metrics": ("loss",),
     "tolaria plot": ("loss",),
+    "tolaria why": ("pause",),
 }
 # It names no run at all.
 WITHOUT_RUN = {"tolariad new-task"}

@@ -1,4 +1,4 @@
-"""The messages of the link. First those to the recorder, then those to the program.
+"""The messages of the link. First those to the recorder, then those to the program, then those between ranks.
 
 A run goes so: Hello, Opened; Begin, then Train and Ended once for each trainer; Over. After that the recorder takes the
 next Hello.
@@ -163,6 +163,49 @@ class Over(Word, frozen=True, kw_only=True):
     state: bytes
 
 
+# -- between the ranks of a group: first those to rank 0, then those to the others -------------------------------------
+
+
+class Join(Word, frozen=True, kw_only=True):
+    """To rank 0: this rank is in the group. `group`: what tells it from an earlier start of the same program."""
+
+    version: str
+    group: str
+    rank: int
+    ranks: int
+
+
+class Built(Word, frozen=True, kw_only=True):
+    """To rank 0: this rank has built its training. The values must be those of all ranks, by the name of each."""
+
+    values: dict[str, str]
+
+
+class Piece(Word, frozen=True, kw_only=True):
+    """To rank 0: this rank's files of a checkpoint, each with its name; or why there are none."""
+
+    id: str
+    files: tuple[tuple[str, bytes], ...]
+    why: str = ""
+
+
+class Failed(Word, frozen=True, kw_only=True):
+    """To rank 0: this rank ends with an error."""
+
+    report: m.ExceptionReport | m.SetupRefusedReport
+
+
+class Agreed(Word, frozen=True, kw_only=True):
+    """To another rank: all have built the same."""
+
+
+class Obey(Word, frozen=True, kw_only=True):
+    """To another rank: the next order of the group's list, as it travels to a trainer."""
+
+    order: bytes
+    attachment: bytes | None = None
+
+
 _Any: TypeAlias = (
     Hello
     | Begin
@@ -180,6 +223,12 @@ _Any: TypeAlias = (
     | Analyse
     | EndAnalysis
     | Over
+    | Join
+    | Built
+    | Piece
+    | Failed
+    | Agreed
+    | Obey
 )
 encode: Final[Callable[[Word], bytes]] = msgspec.msgpack.Encoder().encode
 decode: Final[Callable[[bytes], Word]] = msgspec.msgpack.Decoder(_Any).decode

@@ -48,6 +48,16 @@ _decode_report = msgspec.msgpack.Decoder(_Numbered)
 _decode_order = msgspec.msgpack.Decoder(_Order)
 
 
+def encode_order(effect: TrainerEffect) -> bytes:
+    """Return an order as it travels."""
+    return _encode(_Order(effect))
+
+
+def decode_order(body: bytes) -> TrainerEffect:
+    """Return the order that travels as `body`."""
+    return _decode_order.decode(body).effect
+
+
 class _End:
     """The parts of both ends: packets over a socket, and the page."""
 
@@ -309,12 +319,17 @@ class TrainerEnd(_End):
 
     def order(self) -> tuple[TrainerEffect, bytes | None] | None:
         """Return the next order and its attachment, or None if there is none now."""
+        received = self._take()
+        return None if received is None else (decode_order(received[0]), received[1])
+
+    def _take(self) -> tuple[bytes, bytes | None] | None:
+        """Return the next order as it was encoded, and its attachment."""
         received = self._packets.receive()
         if received is None:
             # A nudge, or nothing at all. The count on the page is what says that an order is pending.
             return None
         self._taken += 1
-        return _decode_order.decode(received[0]).effect, received[1]
+        return received
 
     def wait(self, timeout_s: float) -> None:
         """Sleep until an order arrives, the daemon is gone, or `timeout_s` has passed."""

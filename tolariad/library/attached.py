@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 
 from msgspec.structs import replace
 
@@ -27,6 +27,7 @@ from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_CONFIG, ORDERLY
 from tolariad.core.calc.settings.rules import read_resolved
+from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.decision import Accepted
 from tolariad.core.state.run_state import RunState, read_capture
 from tolariad.daemon.children import kept_from_children
@@ -41,9 +42,12 @@ from tolariad.trainer.checkpoints.restore import load, restore
 from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process.lifecycle import End, Steps, steps_through
 from tolariad.trainer.process.lifelines import lock_run
-from tolariad.trainer.setup import Setup
+from tolariad.trainer.setup import ALONE, Place, Setup
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.task import FoundTask
+
+if TYPE_CHECKING:
+    from tolariad.library.joined import Joined
 
 _TERMINATED: Final = "the run stops at the next boundary with a checkpoint. Start the program again to go on."
 _LOST: Final = "The recorder ended without a word. Another one goes on from what is recorded."
@@ -58,6 +62,9 @@ class _RecorderLost(Exception):
 
 class Attached:
     """One call of `train`, with its recorder."""
+
+    # The rank of this process.
+    _place: Place = ALONE
 
     def __init__(self, hello: words.Hello, workers: int, stepper: type[Stepper] | None) -> None:
         """Have the run opened. `workers`: processes that load its data. Raises StartRefused."""
@@ -77,12 +84,12 @@ class Attached:
         self._has_left = False
         # A trainer may have changed the model.
         self._has_trained = False
-        self._recorder = Recorder(hello, self._hear)
+        self._saying = Saying()
+        self._recorder: Recorder | Joined = self._met(hello)
         self._state = _state_of(self._recorder.opened.state)
         progress = self._state.progress
         self._figures = words.Figures(values=q.figures_of(progress), names=progress.metric_names)
         self._run_dir, self._run_id = Path(hello.run_dir), self._recorder.opened.run_id
-        self._saying = Saying()
         self._analyses: Analyses | None = None
 
     @classmethod
@@ -100,13 +107,17 @@ class Attached:
             raise
         return live
 
+    def _met(self, hello: words.Hello) -> Recorder | Joined:
+        """Return the recorder of this program, which has opened the run. Raises StartRefused."""
+        return Recorder(hello, self._hear)
+
     def _build(self, task: Any, *, accept_data: bool) -> None:
         opened = self._recorder.opened
         with kept_from_children(self._run_dir, self._recorder.descriptor):  # fingerprints may be taken in a worker
             if read_resolved(opened.config.encode()).prune.enabled:
                 # Before the build: an analysis begins with the model that the program has passed.
                 self._analyses = Analyses(task, opened.config.encode(), self._run_dir, self._tell_analysed)
-            self._setup: Setup = build(opened.config.encode(), opened.threads, FoundTask(task, ""))
+            self._setup: Setup = build(opened.config.encode(), opened.threads, FoundTask(task, ""), self._place)
         other = q.other_data(self._state.progress, self._setup.environment)
         if other and not accept_data:
             why = f"{q.data_refusal(other)}; {q.way_on(m.FailureKind.DATA, in_program=True)}"
@@ -181,17 +192,27 @@ class Attached:
         while True:
             order = self._recorder.orders.get()
             if order is None:
-                raise _RecorderLost
+                self._lost()
             if isinstance(order, words.Over):
+                self._hear_over(order)
                 self._has_left = True
                 self._state = _state_of(order.state)
                 if order.code not in ORDERLY:
                     raise RunFailed(self._failure(order.why))
+                if kept := q.kept_in_words(self._state):
+                    self._saying.note(f"The run is over. {with_run(kept, str(self._run_dir))}.")
                 if not trained and (newest := self.state.checkpoints.newest) is not None:
                     self._take_over_weights(newest)
                 return
             trained = True
             yield from self._train(*order, drive)
+
+    def _lost(self) -> NoReturn:
+        """Raise: the recorder has ended without a word."""
+        raise _RecorderLost
+
+    def _hear_over(self, over: words.Over) -> None:
+        """Take it that the run is over."""
 
     def _failure(self, why: str) -> str:
         """Return why the run has ended, with what to do about it."""
@@ -205,7 +226,7 @@ class Attached:
         theirs, page_file, *arena = descriptors
         page = Page.attach(page_file)
         self._floor = 0
-        channel = self._channel = TrainerEnd(socket.socket(fileno=theirs), page)
+        channel = self._channel = self._end_over(socket.socket(fileno=theirs), page)
         lock, was_told = -1, False
         try:
             lock = lock_run(self._run_dir, _nothing)
@@ -227,6 +248,10 @@ class Attached:
         if ending.error is not None:
             raise ending.error
 
+    def _end_over(self, sock: socket.socket, page: Page) -> TrainerEnd:
+        """Return this side's end of a trainer's channel."""
+        return TrainerEnd(sock, page)
+
     def _trainer(self, channel: TrainerEnd, ring: int | None) -> Trainer:
         return Trainer(self._setup, channel, self._run_dir, self._run_id, ring=ring, stepper=self._stepper)
 
@@ -244,7 +269,8 @@ class Attached:
 
     def _take_over_weights(self, entry: st.CatalogueEntry) -> None:
         """Copy the parameters of this checkpoint into the program's model."""
-        restore(self._setup, load(self._run_dir / "checkpoints" / entry.id, entry.manifest))
+        folder, rank = self._run_dir / "checkpoints" / entry.id, self._place.rank
+        restore(self._setup, load(folder, entry.manifest, rank=rank))
 
     def _end(self) -> None:
         if not self._has_left:

@@ -38,6 +38,7 @@ from tolariad.core.calc.settings.model import Settings, SignalSettings
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.core.calc.settings.task_defaults import GIVEN
 from tolariad.core.state.run_state import RunState
+from tolariad.library import ranks
 from tolariad.library.analyses import require_prunable
 from tolariad.library.attached import Attached
 from tolariad.library.failed import RunFailed
@@ -54,6 +55,7 @@ from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process.determinism import lent
 from tolariad.trainer.process.lifecycle import Steps, train_task
 from tolariad.trainer.process.released import released
+from tolariad.trainer.setup import ALONE, Place
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.given import GivenTask
@@ -102,8 +104,10 @@ class Tolaria:
         self._live: Attached | None = None
         self._loop: OwnLoop | None = None
         self._state = RunState()
+        self._place = ALONE
         # Its imports take half a second: let it begin beside what the program does next.
-        spawn.prepare()
+        if ranks.may_have_recorder():
+            spawn.prepare()
 
     def train(
         self,
@@ -124,6 +128,7 @@ class Tolaria:
         Raises SetupRefused or StartRefused if nothing was started, and RunFailed. An exception of a hook or the model
         is raised too; when `train` is called again, the run continues from its last durable step.
         """
+        ranks.refuse_train(ranks.place_here())
         given = GivenTask(model, train_loader, val_loader, task=task, optimizer=optimizer)
         for _ in self._steps(self._settings(epochs), given, train_task):
             pass
@@ -144,6 +149,8 @@ class Tolaria:
         does after an epoch for which the loop gives no metrics; None: not. `task` may have the optional methods of
         `tolariad.Task`. Nothing begins before `epochs` is iterated over (docs/library.md).
         """
+        self._place = ranks.place_here()
+        model = ranks.bare(model, self._place)
         given = LoopTask(model, train_loader, val_loader, task=task, optimizer=optimizers)
 
         def begin(epochs: int, drive: Callable[[Trainer], Steps]) -> Steps:
@@ -179,6 +186,8 @@ class Tolaria:
             yield from drive(trainer)
 
         settings = replace(settings, task=settings.task or GIVEN)
+        if self._place.ranks > 1:
+            settings = ranks.for_ranks(settings, self._place)
         require_prunable(settings, given)
         warn_of_another(self.run_dir)
         wanted = hello(
@@ -195,7 +204,8 @@ class Tolaria:
             )
         try:
             with _signals_given_back(_ending(settings.signals)) as hear, preserved_rng(), lent(), released():
-                self._live = live = Attached.open(wanted, given, given.workers or settings.workers, stepper)
+                workers = given.workers or settings.workers
+                self._live = live = _opened(self._place, wanted, given, workers, stepper)
                 try:
                     yield from live.run(hear, driving)
                 finally:
@@ -269,6 +279,19 @@ class Tolaria:
         live = self._live
         found = live.figures() if live is not None else q.figures_of(self._state.progress)
         return found | (self._loop.metrics if self._loop is not None else {})
+
+
+def _opened(place: Place, *given: Any) -> Attached:
+    """Open the run, as `Attached.open`: a program of one process has its recorder, and so has rank 0 of a group."""
+    if place.ranks == 1:
+        return Attached.open(*given)
+    if place.rank == 0:
+        from tolariad.library.leading import Leading
+
+        return Leading.of(place).open(*given)
+    from tolariad.library.following import Following
+
+    return Following.of(place).open(*given)
 
 
 def _ending(words: SignalSettings) -> frozenset[int]:

@@ -34,7 +34,8 @@ from tolariad.trainer.process import determinism
 from tolariad.trainer.pruning.pruner import Pruner
 from tolariad.trainer.rollback.participants import Participants
 from tolariad.trainer.seeds.found import find_slots, garden_of
-from tolariad.trainer.setup import Setup
+from tolariad.trainer.setup import ALONE, Place, Setup
+from tolariad.trainer.sharded import refuse_spread
 from tolariad.trainer.step.closures import by_closure, needs_closure
 from tolariad.trainer.step.compiled import compile_forward
 from tolariad.trainer.step.measured import reads_late
@@ -56,24 +57,26 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 _WITHOUT_VALIDATION: Final = "the task has no validation data; epochs end without metrics"
-_DISTRIBUTED = frozenset({"DistributedDataParallel", "FullyShardedDataParallel", "DataParallel", "FSDPModule"})
+_ONE_PROCESS: Final = (
+    "parallel.ranks is {}, but one process trains. Start a program by `torchrun --nproc-per-node {}` that calls "
+    "Tolaria(...).run(...) with its model in DistributedDataParallel (docs/ranks.md), or remove parallel"
+)
 
 
-def build(config: bytes, threads: int | None = None, given: FoundTask | None = None) -> Setup:
+def build(config: bytes, threads: int | None = None, given: FoundTask | None = None, place: Place = ALONE) -> Setup:
     """Build a run from the bytes of config.resolved.json. Raises SetupRefused, ConfigError, or what the task raises.
 
     `threads`: torch threads of an earlier start of this run; used if the configuration does not set them. `given`: an
-    existing task to use instead of the one that the configuration names.
+    existing task to use instead of the one that the configuration names. `place`: the process among several that train.
     """
     settings = read_resolved(config)
-    if settings.rng_seed is None:
-        raise SetupRefused("the resolved configuration has no rng_seed; the daemon draws it when a run begins")
+    rng_seed = _checked_seed(settings, place)
     device = determinism.chosen_device(settings)
     grade = determinism.chosen_grade(settings, device)
     forward = forward_context(settings, device)
     chosen_threads = settings.torch_threads or threads or determinism.chosen_threads(settings, device)
     determinism.prepare(grade, chosen_threads, device)
-    seed_everything(derived_seed(settings.rng_seed, "task"))  # a task may draw while it is imported and created
+    seed_everything(derived_seed(rng_seed, "task"))  # a task may draw while it is imported and created
     found = _found(given, settings)
     model = _model(found.task, settings, device)
     slots = find_slots(found.task, model, settings)
@@ -82,7 +85,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     owners = [Owner(name, groups.optimizer) for name, groups in owned.items()]
     steps_per_epoch = _steps_per_epoch(train, settings)
     drawn_for = horizon(steps_per_epoch, settings)
-    late = reads_late(settings, device)
+    late = reads_late(settings, device) and place.ranks == 1  # other ranks wait for these numbers
     rates = controller_for(owned, settings, drawn_for, found.schedules)
     average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
     scaling = Scaling(device) if settings.precision == "fp16" else None  # other formats have the range of fp32
@@ -92,7 +95,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     garden = garden_of(slots, ledger, owners, rates, settings=settings)
     setup = Setup(
         settings=settings,
-        rng_seed=settings.rng_seed,
+        rng_seed=rng_seed,
         task=found.task,
         model=model,
         owners=owners,
@@ -126,9 +129,19 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
         clip=_clip(found.task),
         training_step=_training_step(found.task, settings, owners),
         participants=_participants(found.task, model),
+        place=place,
     )
     _get_ready(setup, grade)
     return setup
+
+
+def _checked_seed(settings: Settings, place: Place) -> int:
+    """Return the run's seed, if the run is for this process. Raises SetupRefused."""
+    if settings.parallel.ranks != place.ranks:
+        raise SetupRefused(_ONE_PROCESS.format(settings.parallel.ranks, settings.parallel.ranks))
+    if settings.rng_seed is None:
+        raise SetupRefused("the resolved configuration has no rng_seed; the daemon draws it when a run begins")
+    return settings.rng_seed
 
 
 def _of_program(task: Any) -> tuple[Any, ...]:
@@ -161,7 +174,8 @@ def _get_ready(setup: Setup, grade: str) -> None:
     for feed in filter(None, (setup.train, setup.validation)):
         feed.share(training)
     # Training draws from this seed on, independent of how much the building of model and data drew.
-    seed_everything(derived_seed(setup.rng_seed, "training"))
+    rank = setup.place.rank
+    seed_everything(derived_seed(setup.rng_seed, "training", *((rank,) if rank else ())))
 
 
 def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
@@ -259,11 +273,7 @@ def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
     if not isinstance(model, torch.nn.Module):
         raise SetupRefused(f"{model_of(task)} must be a torch.nn.Module, not a {type(model).__name__}")
     as_built(model)
-    for kind in type(model).__mro__:
-        if kind.__name__ in _DISTRIBUTED:
-            raise SetupRefused(
-                f"the model is wrapped in {kind.__name__}, but only one process trains; return the model itself"
-            )
+    refuse_spread(model)
     for name, parameter in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(parameter):
             before = f"before {task.CALL}" if isinstance(task, GivenTask) else "in model(cfg)"

@@ -28,7 +28,7 @@ from tolariad.storage import CheckpointUnfit, CheckpointUnusable
 from tolariad.trainer.architecture.handler import ArchitectureHandler
 from tolariad.trainer.checkpoints.handler import CheckpointHandler
 from tolariad.trainer.checkpoints.paces import Paces
-from tolariad.trainer.checkpoints.save import Saver, kept_free
+from tolariad.trainer.checkpoints.save import kept_free
 from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.checkpoints.start import begin
 from tolariad.trainer.health.insurer import Insurer
@@ -37,7 +37,8 @@ from tolariad.trainer.health.stage_handler import StageHandler
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
-from tolariad.trainer.orders import Boundary, BoundaryOrders, Link
+from tolariad.trainer.makers import Alone, Makers
+from tolariad.trainer.orders import BoundaryOrders
 from tolariad.trainer.parts.part import Trained
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import measured
@@ -74,12 +75,14 @@ class Trainer:
         *,
         ring: int | None = None,
         stepper: type[Stepper] | None = None,
+        makers: Makers | None = None,
     ) -> None:
-        """`ring`: the snapshot arena's descriptor, or None. `stepper`: the one of a user's loop; None: the task's."""
+        """`ring`: the snapshot arena's descriptor. `stepper`: the one of a user's loop. `makers`: None: it is alone."""
         self.setup, self._is_loop = setup, stepper is not None
         self._checkpoints, settings = run_dir / "checkpoints", setup.settings
-        link, throttle = Link.over(end), settings.checkpoint.throttle_mb_s
-        self._saver = Saver(
+        make = makers or Alone(stepper or (Stepper if setup.training_step is None else StepperOfUpdates))
+        link, throttle = make.link(end), settings.checkpoint.throttle_mb_s
+        self._saver = make.saver(
             setup,
             self._checkpoints,
             run_id,
@@ -101,9 +104,8 @@ class Trainer:
         self._rates = RateHandler(setup.rates, link, setup.task)
         self._callbacks = Callbacks(setup.task, setup.rates)
         audit = Audit(setup, self._rates.audit_differed)
-        kind = stepper or (Stepper if setup.training_step is None else StepperOfUpdates)
         gives = self._callbacks.takes_context("on_step_end")
-        self.stepper = kind(setup, link, self.stopwatch, audit, hook=self._hook, gives_context=gives)
+        self.stepper = make.stepper(setup, link, self.stopwatch, audit, hook=self._hook, gives_context=gives)
         self._architecture = ArchitectureHandler(setup, link, lambda: self.stepper.rerun)
         trained = Trained(
             link,
@@ -116,7 +118,7 @@ class Trainer:
             self._orders.obey_by(part.orders(trained))
         setup.ledger.notify(audit.begin_anew)
         self.stages = StageHandler(setup, link, self._orders, self.stepper)
-        self._boundary = Boundary(link, before_obeying=self.stepper.settle, standing=self.stopwatch.standing)
+        self._boundary = make.boundary(link, before_obeying=self.stepper.settle, standing=self.stopwatch.standing)
         CheckpointHandler(
             self._saver,
             self._snapshots,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -34,6 +34,16 @@ if TYPE_CHECKING:
     from tolariad.trainer.step.precision import Forward, Scaling
 
 
+class Place(NamedTuple):
+    """A process among those that train together: its rank, from 0, and their number."""
+
+    rank: int
+    ranks: int
+
+
+ALONE: Final = Place(0, 1)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Setup:
     """Model, optimizer, data and helpers of one run. `steps_per_epoch` is 0 if the data has no length.
@@ -46,6 +56,7 @@ class Setup:
     * `garden`: the slots for seeds.
     * `pruner`: the masks.
     * `parts`: the state, part by part (`parts.whole`).
+    * `place`: the rank of this process, if several train together.
     """
 
     settings: Settings
@@ -79,6 +90,7 @@ class Setup:
     parts: list[Part] = field(default_factory=list)
     stages: Stages = field(default_factory=Stages)
     code: LoadedCode = field(default_factory=LoadedCode)
+    place: Place = ALONE
 
     @property
     def standing(self) -> m.Standing:

@@ -5,6 +5,7 @@ Promises: equal states give equal bytes, whatever the order of the parts is. Wha
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from tolariad.storage.manifest import AVERAGE_PIECE, MASKS_PIECE, MODEL_PIECE, SEEDS_PIECE, STATE_PIECE
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 _Value = TypeVar("_Value")
 
 RANK: Final = 0
+_RANKED: Final = re.compile(r"-(\d{5})\.")
 MODEL_FILE: Final = MODEL_PIECE
 AVERAGE_FILE: Final = AVERAGE_PIECE
 SEEDS_FILE: Final = SEEDS_PIECE
@@ -30,6 +32,12 @@ ENTRIES: Final = (
     *("position", "model", "optimizer", "first_owner", "owners", "rng", "data", "task", "orders", "rates", "detector"),
     *("scaling", "architecture", "seeds", "pruning", "strategy", "participants"),
 )
+
+
+def of_another_rank(group: str) -> bool:
+    """Return whether a group of files is that of a rank other than 0: `state-00001.msgpack` is."""
+    found = _RANKED.search(group)
+    return found is not None and int(found[1]) != RANK
 
 
 def in_order(held: Mapping[str, _Value], order: Sequence[str]) -> dict[str, _Value]:

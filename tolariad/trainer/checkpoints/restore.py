@@ -35,12 +35,15 @@ if TYPE_CHECKING:
 _OF_WEIGHTS: Final = frozenset({"model", "average", "task"})
 
 
-def load(folder: Path, manifest_hash: str, each: Callable[[], None] = lambda: None) -> Loaded:
-    """Read and verify everything. `each` is called from time to time. Raises CheckpointUnusable."""
+def load(folder: Path, manifest_hash: str, each: Callable[[], None] = lambda: None, rank: int = 0) -> Loaded:
+    """Read and verify everything. `each` is called from time to time. Raises CheckpointUnusable.
+
+    Of several ranks' states that of `rank` is returned.
+    """
     with held(folder):
         manifest = read_manifest(folder, manifest_hash)
         pieces = {piece.name: map_piece(folder, piece, each) for piece in manifest.pieces}
-    groups = {group for group in manifest.sizes if group != names.STATE_FILE}
+    groups = {group for group in manifest.sizes if group != names.STATE_FILE and not names.of_another_rank(group)}
     snapshot = Snapshot(
         position=Position(manifest.global_step, manifest.epoch, manifest.batch),
         tensors={group: _tensors(manifest, pieces, group) for group in groups},
@@ -49,7 +52,12 @@ def load(folder: Path, manifest_hash: str, each: Callable[[], None] = lambda: No
         state=bytes(pieces.get(names.STATE_FILE, b"")),
         state_group=names.STATE_FILE,
     )
-    return replace(taken_apart(snapshot), acted=manifest.acted, manifest=manifest)
+    loaded = replace(taken_apart(snapshot), acted=manifest.acted, manifest=manifest)
+    if not rank:
+        return loaded
+    from tolariad.trainer.ranks.pieces import with_own
+
+    return with_own(loaded, rank, pieces)
 
 
 def _tensors(manifest: Manifest, pieces: dict[str, memoryview], group: str) -> dict[str, torch.Tensor]:

@@ -34,7 +34,7 @@ from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.process.threads import stand_back
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from pathlib import Path
 
     from tolariad.trainer.checkpoints.snapshot import Position, Snapshot
@@ -121,10 +121,11 @@ class Saver:
         paced: Paced = _UNLIMITED,
         keep_free: Callable[[], int] = int,
         file_bytes: int = FILE_BYTES_MAX,
+        sweep: Callable[[Path], object] = remove_partial,
     ) -> None:
         """`paced`: makes the pace of a checkpoint that is written during training.
 
-        `keep_free` returns the bytes of the disk that a checkpoint must leave free.
+        `keep_free` returns the bytes of the disk that a checkpoint must leave free. `sweep` removes what is unfinished.
         """
         self._setup = setup
         self._root = root
@@ -144,7 +145,7 @@ class Saver:
         self._keeps_copy = True
         self._copy_bytes = 0
         self.parent = ""
-        remove_partial(root)
+        sweep(root)
 
     # -- in the loop's thread ------------------------------------------------------------------------------------------
 
@@ -332,6 +333,8 @@ class Saver:
                 writer.add(file.name, file.chunks)
                 job.spans[_SPAN_OF.get(file.group, "rest")] += time.perf_counter() - begun
                 reached("checkpoint_file")
+            for name, content in self._pieces_of_others(job.order.id, job.tick):
+                writer.add(name, [content])
             begun = time.perf_counter()
             manifest_hash, manifest = writer.write_manifest(self._manifest(job))
             reached("manifest")
@@ -350,6 +353,10 @@ class Saver:
             spans=msgspec.convert(job.spans, m.CheckpointSpans),
             orders=job.orders,
         )
+
+    def _pieces_of_others(self, _: str, __: Callable[[], None]) -> Iterable[tuple[str, bytes]]:
+        """Return the files that other ranks give to a checkpoint. The function is called while this waits for them."""
+        return ()
 
     def _require_space(self, size: int) -> None:
         """Raise ENOSPC if the checkpoint would take the space that the journal needs."""
@@ -385,6 +392,7 @@ class Saver:
             toolchain_version=f"python {environment.python}, torch {environment.torch}, numpy {environment.numpy}",
             hardware_profile=f"{environment.device}, {environment.cpu}{gpu}",
             torch_threads=torch.get_num_threads(),
+            ranks=self._setup.place.ranks,
             chunks=(),
             aliases=job.snapshot.aliases,
             cut=job.snapshot.cut(self._file_bytes),

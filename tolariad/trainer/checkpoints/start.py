@@ -61,7 +61,8 @@ def begin(
                 begin_from(setup, order.parent, each)
         return None
     if ref.slot is None:
-        loaded, parent = load(checkpoints / ref.id, ref.manifest, each), ref.id
+        loaded = load(checkpoints / ref.id, ref.manifest, each, setup.place.rank)
+        parent = ref.id
     else:
         loaded, parent = _from_memory(ref.slot, ref, slots, each)
     return restore(setup, loaded), parent

@@ -11,6 +11,7 @@ from typing import Any, Final
 import torch
 
 from tolariad.storage.tensor_file import Tensor, TensorEntry, parse
+from tolariad.trainer.sharded import SHARDED, is_sharded, local_of
 
 DTYPES: Final = {
     torch.float64: "F64",
@@ -35,6 +36,8 @@ BY_NAME: Final = {name: dtype for dtype, name in DTYPES.items()}
 
 def check_tensor(tensor: torch.Tensor) -> None:
     """Raise ValueError if a tensor cannot be stored in a safetensors file."""
+    if is_sharded(tensor):
+        raise ValueError(f"it {SHARDED}")
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise ValueError(f"a tensor of layout {tensor.layout} cannot be written to a checkpoint; make it dense")
     if tensor.device.type == "meta" or torch.nn.parameter.is_lazy(tensor):
@@ -45,6 +48,8 @@ def check_tensor(tensor: torch.Tensor) -> None:
 
 def place_of(tensor: torch.Tensor) -> tuple[object, ...]:
     """Return a key that is equal for two tensors if they are the same view of the same memory."""
+    # A DTensor has no address of its own: all of one shape would be taken for tied ones.
+    tensor = local_of(tensor)
     seen_as = (tensor.dtype, tuple(tensor.shape), tensor.stride(), tensor.is_conj(), tensor.is_neg())
     return (tensor.device, tensor.data_ptr(), *seen_as)
 

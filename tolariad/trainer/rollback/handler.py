@@ -8,7 +8,7 @@ reported as restored unless it was compared bit for bit. The fast tier reads no 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from msgspec.structs import replace
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from tolariad.trainer.orders import Link
     from tolariad.trainer.rollback.snapshot_slots import Slots
     from tolariad.trainer.setup import Setup
+
+
+_OF_RANKS: Final = "several ranks train, and a rollback of all of them is not possible yet (docs/ranks.md)"
 
 
 class RollbackCommitted(BaseException):
@@ -116,6 +119,8 @@ class RollbackHandler:
         self._reporter.beat(Activity.RESTORE)
         reached("rollback_prepare")
         try:
+            if self._setup.place.ranks > 1:
+                raise CheckpointUnusable(order.checkpoint.id, _OF_RANKS)
             self._prepared = self._read(order)
             loaded = self._prepared.loaded
             check_target(self._setup, loaded)

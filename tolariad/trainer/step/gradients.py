@@ -16,6 +16,7 @@ import torch
 from tolariad.core import messages as m
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.sharded import SHARDED, is_sharded
 from tolariad.trainer.step.measured import InFlight, Measured, measured
 from tolariad.trainer.torch_private import lists
 
@@ -204,17 +205,28 @@ def _told(norm: Any) -> torch.Tensor:
 def _host_norm(gradients: Iterable[torch.Tensor]) -> float:
     """Return the 2-norm over all gradients. On the CPU, one call for each tensor and a sum in Python is fastest."""
     total = 0.0
-    norm_of = torch.linalg.vector_norm
+    norm_of, plain = torch.linalg.vector_norm, torch.Tensor
     for gradient in gradients:
+        if type(gradient) is not plain:
+            _refuse_sharded(gradient)
         norm = norm_of(_dense(gradient) if gradient.is_sparse else gradient).item()
         total += norm * norm
     return math.sqrt(total)
+
+
+def _refuse_sharded(gradient: torch.Tensor) -> None:
+    """Raise SetupRefused for a gradient of which this process holds a part: its norm would be that of the part."""
+    if is_sharded(gradient):
+        raise SetupRefused(f"a gradient {SHARDED}")
 
 
 def _device_norm(gradients: list[torch.Tensor], device: torch.device) -> torch.Tensor:
     """Return the same on a device, without waiting for it."""
     if not gradients:
         return torch.zeros((), device=device)
+    for gradient in gradients:
+        if type(gradient) is not torch.Tensor:
+            _refuse_sharded(gradient)
     norms = lists.norm([_dense(gradient) for gradient in gradients])
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack([norm.to(device, torch.float32) for norm in norms]))
     return total

@@ -16,8 +16,9 @@ from msgspec import Meta, Struct
 
 from tolariad.core.calc.settings import values as units
 from tolariad.core.calc.settings.copies import Checkpoint, Snapshots
+from tolariad.core.calc.settings.followers import Followers
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, PartOptimizer
-from tolariad.core.calc.settings.processes import TrainerSettings
+from tolariad.core.calc.settings.processes import Parallel, TrainerSettings
 from tolariad.core.calc.settings.pruning import Prune
 from tolariad.core.calc.settings.seeds import SeedSettings
 
@@ -324,6 +325,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         Literal["strict", "warn", "off"] | None,
         Meta(description="torch's deterministic algorithms; absent: strict on the CPU, warn on CUDA"),
     ] = None
+    parallel: Parallel = Parallel()
     on_death: Annotated[
         Literal["fail", "skip_batch"],
         Meta(description="if the trainer dies at the same batch again and again: fail the run, or skip the batch"),
@@ -358,6 +360,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics: Metrics = Metrics()
     telemetry: Telemetry = Telemetry()
     notify: Notify = Notify()
+    follow: Followers = ()
     performance: Performance = Performance()
     budgets: Budgets = Budgets()
     breakers: Annotated[

@@ -6,6 +6,8 @@ from typing import Annotated, ClassVar, Literal
 
 from msgspec import Meta, Struct
 
+from tolariad.core.calc.settings import values as units
+
 
 class TrainerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The processes that train, one after the other. A word in place of the section is `kind`."""
@@ -23,3 +25,15 @@ class TrainerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "built: as auto, and it builds the task while the trainer trains (CPU only)"
         ),
     ] = "auto"
+
+
+class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Training by several processes of one machine, which are called ranks. A program under torchrun sets it itself."""
+
+    ranks: Annotated[
+        units.Ranks,
+        Meta(description="processes that train together; a program under torchrun has those of torchrun"),
+    ] = 1
+    strategy: Annotated[
+        Literal["ddp"], Meta(description="`ddp`: every rank has the whole model, and gradients are averaged")
+    ] = "ddp"

@@ -18,6 +18,7 @@ from tolariad.core.calc.seeds.stages import GROWTH
 from tolariad.core.calc.settings.changes import Change, change_of, is_under
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, OptimizerGroup, PartOptimizer
+from tolariad.core.calc.settings.processes import Parallel
 from tolariad.core.calc.settings.pruning import Prune, ShareFrom
 from tolariad.core.calc.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.calc.settings.strategies import strategy_problems
@@ -210,6 +211,9 @@ def exact_json(settings: Settings) -> bytes:
     length that it computed them for.
     """
     exact = {key: value for key, value in values_of(settings).items() if change_of(key) is not Change.FREE}
+    if settings.parallel == Parallel():
+        # So a run of one process has the hash that it had before there were ranks.
+        exact = {key: value for key, value in exact.items() if not is_under(key, ("parallel",))}
     return msgspec.json.encode(exact, order="sorted")
 
 

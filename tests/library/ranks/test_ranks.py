@@ -1,0 +1,53 @@
+"""Two and three ranks of a program train as one run: one step on all, and the same bits after every kill."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.library.ranks.groups import EPOCHS, Kills, Program, start, until_done
+from tests.recorded import of, sound
+from tolariad.core import messages as m
+
+STEPS = {2: 5, 3: 3}
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def calm(request, tmp_path_factory):
+    """The number of ranks, and what the ranks of an undisturbed run end with."""
+    folder = tmp_path_factory.mktemp("calm")
+    return request.param, start(request.param, Program(folder / "run"), folder), folder / "run"
+
+
+def test_all_ranks_make_the_same_run(calm):
+    """One journal, one set of steps, and one model on all ranks, but for the statistics of its buffers."""
+    ranks, found, run_dir = calm
+    events = sound(run_dir)
+
+    assert [one["phase"] for one in found] == ["completed"] * ranks
+    assert {one["steps"] for one in found} == {EPOCHS * STEPS[ranks]}
+    assert [one.step for one in of(events, m.StepCompleted)] == [*range(1, EPOCHS * STEPS[ranks] + 1)]
+    assert len({one["bits"]["optimizer"] for one in found}) == 1
+    assert len({one["bits"]["0.weight"] for one in found}) == 1
+    assert len({one["bits"]["1.running_mean"] for one in found}) == ranks
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize(
+    "kills",
+    [
+        *(["1 before 5"], ["1 after 1"], ["0 before 5"], ["0 after 4"], ["recorder before 4"], ["recorder after 6"]),
+        *(["all before 6"], ["all after 3"], ["1 before 3", "0 after 6"], ["0 before 1"], ["1 before 1"]),
+        ["1 after 4", "1 before 5", "recorder before 7"],
+    ],
+    ids=", ".join,
+)
+def test_a_group_of_which_somebody_is_killed_ends_with_the_same_bits(calm, tmp_path, kills):
+    """Either rank, all of them, or the recorder: the group ends, and the next one makes the bits of the calm run."""
+    ranks, undisturbed, _ = calm
+    program = Kills(tmp_path, *kills).into(Program(tmp_path / "run"))
+    found, starts = until_done(ranks, program, tmp_path)
+    events = sound(tmp_path / "run")
+
+    assert starts == 1 + len(kills)
+    assert found == undisturbed
+    assert not of(events, m.RerunDiverged)

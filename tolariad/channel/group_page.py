@@ -1,0 +1,205 @@
+"""The group page: a memory file that all ranks of a group map, so that a step costs them no collective of its own.
+
+Each rank writes lines, which hold its numbers of a step, and rank 0 writes words, which say what all do next. Both
+belong to a *point*: a place of training that all ranks come to in the same order (`tolariad/channel/points.py`).
+
+Invariants: each eight aligned bytes have one writer. A line holds the exclusive or of its values and its point, so that
+a store that becomes visible late is never taken for a line. A word, the count of its orders and its point are one
+value. Only the invariants of the points keep a line from being overwritten before all have read it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import fcntl
+import mmap
+import os
+import platform
+import time
+from typing import Final, NamedTuple
+
+_MAGIC: Final = 0x31_50_55_4F_52_47_4C_54  # "TLGROUP1", little-endian
+# Lines and words of so many points are kept: a rank is at most one point ahead of another (points.py).
+SLOTS: Final = 4
+# A line has two cache lines of its own: two ranks never write to the same one.
+_LINE_WORDS: Final = 16
+_HEAD_WORDS: Final = 64
+_W_MAGIC, _W_RANKS = range(2)
+_W_BELL: Final = 16
+_W_WORDS: Final = 32
+# Of a rank: its bell and its last sign of life. Then come its lines.
+_R_BELL, _R_ALIVE = range(2)
+_RANK_WORDS: Final = _LINE_WORDS * (SLOTS + 1)
+_FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
+_WAIT, _WAKE, _ALL = 0, 1, 1 << 30
+_LOOKS: Final = 200
+_LOW: Final = 0xFFFF_FFFF
+_POINT: Final = 0xFF_FFFF
+# Between two looks on a machine whose number of this system call is not known here.
+_UNKNOWN_MACHINE_S: Final = 0.0002
+
+
+class Word(enum.IntEnum):
+    """What rank 0 says at a point. After `OBEY` another word of the same point follows.
+
+    `GO`: leave the point. `GO_QUIETLY`: the same, and the boundary after the update has no orders.
+    """
+
+    OBEY = 1
+    GO = 2
+    GO_QUIETLY = 3
+
+
+class Line(NamedTuple):
+    """The numbers of one rank at a point: those of its step, or zeros.
+
+    `rates`, `data`: digests of the learning rates and of the batches. `place`: the number of the batch in the epoch.
+    """
+
+    loss: float = 0.0
+    norm: float = 0.0
+    overflow: float = 0.0
+    step: int = 0
+    place: int = 0
+    rates: int = 0
+    data: int = 0
+
+
+class _Time(ctypes.Structure):
+    _fields_ = (("seconds", ctypes.c_long), ("ns", ctypes.c_long))
+
+
+class GroupPage:
+    """The page of one group. Rank 0 calls `create`, the others `attach`."""
+
+    def __init__(self, descriptor: int, ranks: int) -> None:
+        self.descriptor, self.ranks = descriptor, ranks
+        self._map = mmap.mmap(descriptor, _bytes_of(ranks))
+        self._words = memoryview(self._map).cast("Q")
+        self._doubles = memoryview(self._map).cast("d")
+        self._anchor = ctypes.c_char.from_buffer(self._map)
+        self._address = ctypes.addressof(self._anchor)
+        # A call by ctypes lets other threads of the program run while it sleeps.
+        self._call = ctypes.CDLL(None).syscall
+
+    @classmethod
+    def create(cls, ranks: int) -> GroupPage:
+        """Make the page of a new group."""
+        descriptor = os.memfd_create("tolaria-group", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(descriptor, _bytes_of(ranks))
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        page = cls(descriptor, ranks)
+        page._words[_W_RANKS] = ranks
+        page._words[_W_MAGIC] = _MAGIC
+        return page
+
+    @classmethod
+    def attach(cls, descriptor: int) -> GroupPage:
+        """Map the page that rank 0 has passed. Raises ValueError if the descriptor is no group page."""
+        with mmap.mmap(descriptor, mmap.PAGESIZE) as head:
+            magic, ranks = (int.from_bytes(head[at * 8 : at * 8 + 8], "little") for at in (_W_MAGIC, _W_RANKS))
+        if magic != _MAGIC:
+            raise ValueError(f"descriptor {descriptor} is not a group page of tolaria")
+        return cls(descriptor, ranks)
+
+    def close(self) -> None:
+        """Unmap and close."""
+        del self._anchor
+        self._words.release()
+        self._doubles.release()
+        self._map.close()
+        os.close(self.descriptor)
+
+    # -- lines ---------------------------------------------------------------------------------------------------------
+
+    def write_line(self, rank: int, point: int, line: Line) -> None:
+        """Write the line of this rank. Only that rank calls this."""
+        at, words, doubles = self._line_at(rank, point), self._words, self._doubles
+        doubles[at + 1], doubles[at + 2], doubles[at + 3], words[at + 4] = line[:4]
+        words[at + 5], words[at + 6], words[at + 7] = line[4:]
+        words[at] = point ^ words[at + 1] ^ words[at + 2] ^ words[at + 3] ^ line[3] ^ line[4] ^ line[5] ^ line[6]
+        self._ring(_bell_of(rank))
+
+    def line(self, rank: int, point: int) -> Line | None:
+        """Return the line of a rank at this point; None if it is not there yet."""
+        at, words, doubles = self._line_at(rank, point), self._words, self._doubles
+        step, place, rates, data = words[at + 4], words[at + 5], words[at + 6], words[at + 7]
+        if words[at] ^ words[at + 1] ^ words[at + 2] ^ words[at + 3] ^ step ^ place ^ rates ^ data != point:
+            return None
+        return Line(doubles[at + 1], doubles[at + 2], doubles[at + 3], step, place, rates, data)
+
+    def wait_for_line(self, rank: int, point: int, limit_s: float) -> None:
+        """Return when the line is there, or after about `limit_s`."""
+        words, bell = self._words, _bell_of(rank)
+        for _ in range(_LOOKS):
+            # Read the bell before the line: if it rings after that, the system lets nobody sleep.
+            rung = words[bell]
+            if self.line(rank, point) is not None:
+                return
+        self._sleep(bell, rung, limit_s)
+
+    @staticmethod
+    def _line_at(rank: int, point: int) -> int:
+        return _HEAD_WORDS + rank * _RANK_WORDS + (1 + point % SLOTS) * _LINE_WORDS
+
+    # -- words ---------------------------------------------------------------------------------------------------------
+
+    def write_word(self, point: int, word: Word, orders: int) -> None:
+        """Rank 0 only. Say `word` at this point; `orders`: how many of the group's list may be obeyed."""
+        self._words[_W_WORDS + point % SLOTS] = (point & _POINT) << 40 | orders << 8 | word
+        self._ring(_W_BELL)
+
+    def word(self, point: int) -> tuple[Word, int] | None:
+        """Return the newest word of this point, with the count of orders; None if there is none yet."""
+        value = self._words[_W_WORDS + point % SLOTS]
+        return (Word(value & 0xFF), value >> 8 & _LOW) if value >> 40 == point & _POINT else None
+
+    @property
+    def words_said(self) -> int:
+        """How many words were ever written. Read it before `word`, and give it to `wait_for_word`."""
+        return self._words[_W_BELL]
+
+    def wait_for_word(self, heard: int, limit_s: float) -> None:
+        """Return when more than `heard` words were written, or after about `limit_s`."""
+        words = self._words
+        for _ in range(_LOOKS):
+            if words[_W_BELL] != heard:
+                return
+        self._sleep(_W_BELL, heard, limit_s)
+
+    # -- signs of life -------------------------------------------------------------------------------------------------
+
+    def beat(self, rank: int, mono_ns: int) -> None:
+        """Record a sign of life of this rank. One thread of that rank calls this."""
+        self._words[_HEAD_WORDS + rank * _RANK_WORDS + _R_ALIVE] = mono_ns
+
+    def alive_ns(self, rank: int) -> int:
+        """Return the time of the last sign of life of a rank, by CLOCK_MONOTONIC; 0 before the first one."""
+        return self._words[_HEAD_WORDS + rank * _RANK_WORDS + _R_ALIVE]
+
+    # -- bells ---------------------------------------------------------------------------------------------------------
+
+    def _ring(self, bell: int) -> None:
+        """Wake all who wait for this bell."""
+        self._words[bell] += 1
+        if _FUTEX is not None:
+            self._call(_FUTEX, ctypes.c_void_p(self._address + 8 * bell), _WAKE, _ALL, None, None, 0)
+
+    def _sleep(self, bell: int, rung: int, limit_s: float) -> None:
+        """Sleep until the bell has rung more than `rung` times, or for `limit_s`."""
+        if _FUTEX is None:
+            time.sleep(min(limit_s, _UNKNOWN_MACHINE_S))
+            return
+        limit = _Time(int(limit_s), int(limit_s % 1 * 1e9))
+        where, low = ctypes.c_void_p(self._address + 8 * bell), ctypes.c_uint(rung & _LOW)
+        self._call(_FUTEX, where, _WAIT, low, ctypes.byref(limit), None, 0)
+
+
+def _bell_of(rank: int) -> int:
+    return _HEAD_WORDS + rank * _RANK_WORDS + _R_BELL
+
+
+def _bytes_of(ranks: int) -> int:
+    size = 8 * (_HEAD_WORDS + ranks * _RANK_WORDS)
+    return -(-size // mmap.PAGESIZE) * mmap.PAGESIZE

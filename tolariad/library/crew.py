@@ -1,0 +1,287 @@
+"""Rank 0's links to the other ranks of its group: they meet, build the same, get its orders and give their pieces.
+
+One thread reads all links, and shows the others that this process is alive. Promises: a rank that is gone, or silent,
+is named with its process. The first error counts: the errors that other ranks raise because of it are not reported.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple, TypeVar
+
+from msgspec.structs import replace
+
+import tolariad
+from tolariad.attach import words
+from tolariad.attach.link import Link, LinkLost
+from tolariad.attach.meeting import Meeting
+from tolariad.channel.group_page import GroupPage
+from tolariad.core import messages as m
+from tolariad.core.calc.run.exits import EXIT_CONFIG
+from tolariad.core.calc.text.phrases import listed
+from tolariad.library.ranks import group_here
+from tolariad.refusal import StartRefused
+from tolariad.supervisor.exit_of import exit_of
+from tolariad.supervisor.procfs import process_stat
+
+# A rank that has been stopped for so long is killed.
+SILENT_S: Final = 8.0
+BEAT_S: Final = 0.25
+_SAY_AGAIN_S: Final = 60.0
+# Errors of other ranks that follow from the first one come within this time; the end of a killed one is seen at once.
+_FOLLOWS_S: Final = 1.0
+_Report = TypeVar("_Report")
+
+
+class RankLost(RuntimeError):
+    """Another rank of the group has ended, so this one cannot go on. The text names it."""
+
+
+class _Member(NamedTuple):
+    rank: int
+    pid: int
+    pidfd: int
+    link: Link
+
+
+class Crew:
+    """The other ranks, as rank 0 sees them."""
+
+    def __init__(self, run_dir: Path, ranks: int, say: Callable[[str], None]) -> None:
+        """Listen for them. `say` logs a sentence. Raises OSError."""
+        self._ranks, self._say = ranks, say
+        self.page = GroupPage.create(ranks)
+        self._meeting = Meeting(run_dir)
+        self._members: dict[int, _Member] = {}
+        self._lost: dict[int, str] = {}
+        self._failed: dict[int, m.ExceptionReport | m.SetupRefusedReport] = {}
+        self._pieces: dict[str, dict[int, words.Piece]] = {}
+        self._changed = threading.Condition()
+        self._is_over = False
+        self._thread: threading.Thread | None = None
+
+    # -- before training -----------------------------------------------------------------------------------------------
+
+    def gather(self, opened: words.Opened) -> None:
+        """Wait until every rank has joined, and give each the run as it stands, and the group page."""
+        said = time.monotonic()
+        while len(self._members) < self._ranks - 1:
+            if (found := self._meeting.next()) is not None:
+                self._admit(*found, opened)
+            elif time.monotonic() - said > _SAY_AGAIN_S:
+                said = time.monotonic()
+                missing = [f"rank {one}" for one in range(1, self._ranks) if one not in self._members]
+                self._say(f"Rank 0 waits for {listed(missing)}, which must call epochs() of the same run too.")
+        self._meeting.close()
+
+    def _admit(self, link: Link, word: words.Join, opened: words.Opened) -> None:
+        pid = link.peer_pid()
+        if word.version != tolariad.__version__ or word.ranks != self._ranks or word.group != group_here():
+            link.close()
+            return
+        if (before := self._members.pop(word.rank, None)) is not None:
+            before.link.close()
+            os.close(before.pidfd)
+        with suppress(OSError):
+            member = _Member(word.rank, pid, os.pidfd_open(pid), link)
+            link.send(opened, (self.page.descriptor,))
+            self._members[word.rank] = member
+
+    def agree(self, own: Mapping[str, str]) -> None:
+        """Wait until every rank has built, and compare. Raises StartRefused, and then tells all."""
+        why = ""
+        for rank, member in sorted(self._members.items()):
+            try:
+                word, _ = member.link.receive()
+            except LinkLost:
+                why = why or f"{self._ended(member)} before training began"
+                continue
+            if isinstance(word, words.Refused):
+                why = why or f"rank {rank}: {word.why}"
+            elif isinstance(word, words.Built):
+                differing = [
+                    f"{name} is {value or 'none'} on rank 0 and {word.values.get(name) or 'none'} on rank {rank}"
+                    for name, value in own.items()
+                    if word.values.get(name) != value
+                ]
+                why = why or "; ".join(differing[:3])
+        if why:
+            self.refuse(why)
+            raise StartRefused(EXIT_CONFIG, f"the ranks cannot train together: {why}")
+        self._tell(words.Agreed())
+
+    def refuse(self, why: str) -> None:
+        """Tell all ranks that nothing begins."""
+        self._tell(words.Refused(code=EXIT_CONFIG, why=why, hint=""))
+
+    def begin(self, take: Callable[[words.Word], None]) -> None:
+        """Read the links from now on. `take` gets signals and orders of other ranks."""
+        self._take = take
+        self._thread = threading.Thread(target=self._read, name="tolaria-ranks", daemon=True)
+        self._thread.start()
+
+    # -- while training ------------------------------------------------------------------------------------------------
+
+    def relay(self, order: bytes, attachment: bytes | None) -> None:
+        """Pass an order on to all ranks."""
+        self._tell(words.Obey(order=order, attachment=attachment))
+
+    def train(self, order: words.Train) -> None:
+        """Let all ranks begin to train."""
+        self._tell(order)
+
+    def check(self) -> None:
+        """Raise RankLost if a rank has ended."""
+        if self._lost or self._failed:
+            raise RankLost(self._why())
+
+    def _why(self) -> str:
+        if self._lost:
+            return "; ".join(self._lost.values())
+        rank, report = next(iter(self._failed.items()))
+        text = report.why if isinstance(report, m.SetupRefusedReport) else report.text or report.traceback
+        return f"rank {rank} has ended with an error: {text}"
+
+    def pieces(self, checkpoint: str, tick: Callable[[], None]) -> list[tuple[str, bytes]]:
+        """Wait for the pieces of all ranks, and return them by name and rank. `tick` is called while it waits.
+
+        Raises RuntimeError if a rank has none, or has ended.
+        """
+        while True:
+            with self._changed:
+                held = self._pieces.get(checkpoint, {})
+                if len(held) == self._ranks - 1:
+                    break
+                self.check()
+                self._changed.wait(BEAT_S)
+            tick()
+        for rank, piece in sorted(held.items()):
+            if piece.why:
+                raise RuntimeError(f"rank {rank}: {piece.why}")
+        return [one for _, piece in sorted(held.items()) for one in piece.files]
+
+    def blamed(self, report: _Report) -> _Report | m.ExceptionReport | m.SetupRefusedReport:
+        """Return the report of the error that came first: this one, or that of another rank."""
+        give_up = time.monotonic() + _FOLLOWS_S
+        with self._changed:
+            while not (self._lost or self._failed) and time.monotonic() < give_up:
+                self._changed.wait(give_up - time.monotonic())
+            # The end of a rank that was killed may come after the errors that it has led to.
+            while not self._lost and self._failed and time.monotonic() < give_up:
+                self._changed.wait(give_up - time.monotonic())
+        if self._lost:
+            return m.ExceptionReport(step=getattr(report, "step", 0), traceback=f"{self._why()}.")
+        for rank, first in self._failed.items():
+            if isinstance(first, m.ExceptionReport):
+                return replace(first, traceback=f"Rank {rank}: {first.traceback}")
+            return replace(first, why=f"rank {rank}: {first.why}")
+        return report
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    def tell_over(self, over: words.Over) -> None:
+        """Tell all ranks how the run has ended."""
+        self._is_over = True
+        self._tell(over)
+
+    def close(self) -> None:
+        """Close the links: a rank that is still there takes it for the end of this one."""
+        self._is_over = True
+        if self._thread is not None:
+            self._thread.join()
+        for member in self._members.values():
+            member.link.close()
+            os.close(member.pidfd)
+        self._members.clear()
+        self.page.close()
+
+    # -- links ---------------------------------------------------------------------------------------------------------
+
+    def _tell(self, word: words.Word) -> None:
+        for member in self._members.values():
+            with suppress(OSError):  # the reading thread notices that it is gone
+                member.link.send(word)
+
+    def _read(self) -> None:
+        poll, by_fd = select.poll(), {one.link.fileno(): one for one in self._members.values()}
+        for descriptor in by_fd:
+            poll.register(descriptor, select.POLLIN)
+        last = time.monotonic()
+        while not self._is_over:
+            for descriptor, _ in poll.poll(BEAT_S * 1000):
+                if not self._receive(by_fd[descriptor]):
+                    poll.unregister(descriptor)
+            now = time.monotonic()
+            self.page.beat(0, time.monotonic_ns())
+            # This process itself may have been stopped: others are judged by the time that it has watched.
+            if now - last < 4 * BEAT_S:
+                self._end_stopped()
+            last = now
+
+    def _receive(self, member: _Member) -> bool:
+        """Take a message. Return False if the rank is gone."""
+        try:
+            word, descriptors = member.link.receive()
+        except (LinkLost, OSError):
+            if not self._is_over and member.rank not in self._failed:
+                self._note(self._lost, member.rank, self._ended(member))
+            return False
+        for one in descriptors:
+            os.close(one)
+        match word:
+            case words.Piece(id=checkpoint):
+                with self._changed:
+                    # Those of a checkpoint that was given up are of no use any more.
+                    while len(self._pieces) > 4:
+                        self._pieces.pop(next(iter(self._pieces)))
+                    self._pieces.setdefault(checkpoint, {})[member.rank] = word
+                    self._changed.notify_all()
+            case words.Failed(report=report):
+                self._note(self._failed, member.rank, report)
+            case _:
+                self._take(word)
+        return True
+
+    def _note(self, into: dict[int, _Report], rank: int, what: _Report) -> None:
+        with self._changed:
+            into.setdefault(rank, what)
+            self._changed.notify_all()
+
+    def _end_stopped(self) -> None:
+        """Kill a rank that was stopped: the others wait for it, for half an hour by torch's default."""
+        for rank, member in self._members.items():
+            if rank in self._lost or not is_stopped(self.page, rank, member.pid):
+                continue
+            text = f"rank {rank} (process {member.pid}) was stopped for {SILENT_S:.0f} s and is killed"
+            self._note(self._lost, rank, text)
+            self._say(f"{text[0].upper()}{text[1:]}.")
+            with suppress(OSError):
+                signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
+
+    @staticmethod
+    def _ended(member: _Member) -> str:
+        """Return that a rank has ended, with its cause if the system tells it."""
+        for _ in range(20):
+            if (found := exit_of(member.pidfd, member.pid)) is not None:
+                break
+            time.sleep(0.005)
+        how = "has ended"
+        if found is not None:
+            how = f"was ended by {found.signal_name}" if found.signal_name else f"has ended with code {found.code}"
+        return f"rank {member.rank} (process {member.pid}) {how}"
+
+
+def is_stopped(page: GroupPage, rank: int, pid: int) -> bool:
+    """Return whether a rank was stopped by a signal, as by SIGSTOP, for `SILENT_S`. One in a debugger is not."""
+    alive = page.alive_ns(rank)
+    if not alive or time.monotonic_ns() - alive < SILENT_S * 1e9:
+        return False
+    stat = process_stat(pid)
+    return stat is not None and stat.state == "T"

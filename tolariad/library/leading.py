@@ -1,0 +1,105 @@
+"""Rank 0's call of `run`: its recorder records the run of the whole group, and it lets the other ranks take part.
+
+Promises: nothing is recorded before all ranks have built the same. The end of the run, and a refusal, reach all ranks.
+If the recorder is lost, the group ends: who has started the ranks starts all of them again.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tolariad.attach import words
+from tolariad.channel import Page, TrainerEnd
+from tolariad.channel.points import LeaderPoints
+from tolariad.channel.rank_ends import LeaderEnd
+from tolariad.core import messages as m
+from tolariad.library.attached import Attached
+from tolariad.library.crew import Crew
+from tolariad.library.failed import RunFailed
+from tolariad.refusal import StartRefused
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.loop import Trainer
+from tolariad.trainer.process.lifecycle import Steps
+from tolariad.trainer.ranks.group import Leader
+from tolariad.trainer.ranks.leading import RanksOfLeader
+from tolariad.trainer.setup import Place, Setup
+
+
+class Leading(Attached):
+    """One call of `run` in rank 0 of a group."""
+
+    _crew: Crew
+
+    @classmethod
+    def of(cls, place: Place) -> type[Attached]:
+        """Return the class for this place."""
+        return type("LeadingHere", (cls,), {"_place": place})
+
+    def _build(self, task: Any, *, accept_data: bool) -> None:
+        """Meet the other ranks, build, and compare. Raises StartRefused, SetupRefused."""
+        self._crew = Crew(Path(self._hello.run_dir), self._place.ranks, self._saying.note)
+        self._crew.gather(self._recorder.opened)
+        try:
+            super()._build(task, accept_data=accept_data)
+            own = built(self._setup)
+        except (StartRefused, SetupRefused) as refused:
+            self._crew.refuse(f"rank 0: {refused}")
+            raise
+        self._crew.agree(own)
+        self._crew.begin(self._take)
+
+    def _take(self, word: words.Word) -> None:
+        """Act for another rank. The thread that reads the links calls this."""
+        match word:
+            case words.Signal(name=name):
+                self._take_signal(name)
+            case words.Order(command=m.Stop()):
+                self._recorder.tell(word)
+
+    def _through_losses(self, drive: Callable[[Trainer], Steps]) -> Steps:
+        yield from self._serve(drive)
+
+    def _lost(self) -> NoReturn:
+        raise RunFailed("the recorder ended without a word, and so do all ranks; what is recorded stays")
+
+    def _train(self, order: words.Train, descriptors: list[int], drive: Callable[[Trainer], Steps]) -> Steps:
+        self._crew.train(order)
+        yield from super()._train(order, descriptors, drive)
+
+    def _end_over(self, sock: socket.socket, page: Page) -> TrainerEnd:
+        return LeaderEnd(sock, page, self._crew)
+
+    def _trainer(self, channel: TrainerEnd, ring: int | None) -> Trainer:  # noqa: ARG002 - there are no snapshots
+        page = self._crew.page
+        ranks = RanksOfLeader(Leader(page, LeaderPoints(page), self._crew.check), self._crew.pieces)
+        return Trainer(self._setup, channel, self._run_dir, self._run_id, makers=ranks)
+
+    def _hear_over(self, over: words.Over) -> None:
+        self._crew.tell_over(over)
+
+    def _close(self) -> None:
+        super()._close()
+        if hasattr(self, "_crew"):
+            self._crew.close()
+
+
+def built(setup: Setup) -> dict[str, str]:
+    """Return what must be equal on all ranks, by the name that a user knows. Raises SetupRefused."""
+    if setup.garden.plots:
+        raise SetupRefused(
+            "the model has slots for seeds, and several ranks cannot grow them yet: pass it without slots "
+            "(docs/ranks.md)"
+        )
+    environment, train = setup.environment, setup.train
+    return {
+        "the model (parameters, buffers and their shapes)": environment.model_hash[:12],
+        "the optimizer": environment.optimizers,
+        "the number of batches in an epoch": str(train.batches),
+        "the batches of a step": str(setup.settings.accumulate),
+        "the version of torch": environment.torch,
+        "the number of torch's threads": str(environment.threads),
+        "the kind of device": setup.device.type,
+    }

@@ -1,0 +1,143 @@
+"""Whether this process is one of several that train together, and what such a program may do.
+
+Promises: nothing here imports torch.distributed, so a program of one process pays nothing. What several ranks cannot do
+yet is refused by name before the run begins.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import weakref
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
+
+from tolariad.core.calc.settings.processes import Parallel
+from tolariad.core.calc.settings.rules import exact_json
+from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.setup import ALONE, Place
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tolariad.core.calc.settings.model import Settings
+
+_log: Final = logging.getLogger(__name__)
+_PAGE: Final = "docs/ranks.md"
+_NO_GROUP: Final = (
+    "torchrun has started {0} processes (WORLD_SIZE={0}), and this one has no process group: call "
+    "torch.distributed.init_process_group() before run(), and wrap the model in DistributedDataParallel. If each "
+    f"process trains a run of its own, take WORLD_SIZE out of its environment ({_PAGE})"
+)
+_TRAIN: Final = (
+    f"{{}} ranks train together, and train() makes its forward pass without DistributedDataParallel. Call run() with a "
+    f"loop of your own ({_PAGE})"
+)
+_WITHOUT_ROLLBACK: Final = (
+    f"{{}} ranks train together, without rollbacks: these are not possible with several ranks yet. Findings are "
+    f"recorded, and steps that are not finite or spike are skipped on all ranks ({_PAGE})"
+)
+# Models whose buckets have their final layout.
+_fixed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+
+
+def place_here() -> Place:
+    """Return the rank of this process and the number of ranks. Raises SetupRefused if the ranks have not met."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        world = os.environ.get("WORLD_SIZE", "")
+        if "LOCAL_RANK" in os.environ and world.isdecimal() and int(world) > 1:
+            raise SetupRefused(_NO_GROUP.format(world))
+        return ALONE
+    place = Place(distributed.get_rank(), distributed.get_world_size())
+    if place.ranks == 1:
+        return ALONE
+    here = os.environ.get("LOCAL_WORLD_SIZE", "")
+    if here.isdecimal() and int(here) != place.ranks:
+        raise SetupRefused(
+            f"{place.ranks} ranks train on several machines, {here} on this one: only ranks on one machine are "
+            f"possible yet ({_PAGE})"
+        )
+    return place
+
+
+def may_have_recorder() -> bool:
+    """Return whether this process may be the one that has the recorder. Asked before the ranks have met."""
+    return os.environ.get("LOCAL_RANK", "0") in ("", "0")
+
+
+def bare(model: Any, place: Place) -> Any:
+    """Return the model itself, if it comes wrapped for this group. Raises SetupRefused."""
+    wrapper = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
+    if wrapper is None or not isinstance(model, wrapper):
+        if place.ranks > 1:
+            raise SetupRefused(
+                f"{place.ranks} ranks train together, and the model is a {type(model).__name__}: pass the model that "
+                f"DistributedDataParallel returns ({_PAGE})"
+            )
+        return model
+    if place.ranks > 1 and model not in _fixed:
+        _fix(model)
+        _fixed.add(model)
+    return model.module
+
+
+def _fix(model: Any) -> None:
+    """Give the model's buckets their final layout, so that a resume sums in the same order. Raises SetupRefused."""
+    from tolariad.trainer.torch_private import ddp
+
+    if model.static_graph:
+        raise SetupRefused(
+            f"the model has static_graph=True, with which a resumed run has other bits: remove it ({_PAGE})"
+        )
+    if ddp.has_hook(model):
+        raise SetupRefused(
+            "the model has a communication hook, which sums gradients in ways of its own: remove register_comm_hook "
+            f"({_PAGE})"
+        )
+    if not model.find_unused_parameters and ddp.fix_buckets(model) is False:
+        raise SetupRefused(
+            "the model in DistributedDataParallel has made a backward pass before run(), so the layout of its buckets "
+            f"depends on that: call run() right after wrapping it ({_PAGE})"
+        )
+
+
+def refuse_train(place: Place) -> None:
+    """Raise SetupRefused for `Tolaria.train` with several ranks."""
+    if place.ranks > 1:
+        raise SetupRefused(_TRAIN.format(place.ranks))
+
+
+def for_ranks(settings: Settings, place: Place) -> Settings:
+    """Return the settings of a run of this group. Raises SetupRefused for what several ranks cannot do yet."""
+    if settings.parallel.ranks not in (1, place.ranks):
+        raise SetupRefused(
+            f"parallel.ranks is {settings.parallel.ranks}, and {place.ranks} ranks were started: remove the key, or "
+            "start as many"
+        )
+    refused = {
+        "prune.enabled": settings.prune.enabled,
+        "seeds and strategies (strategy)": settings.strategy not in (None, "none"),
+        "compile": settings.compile,
+        "stop.tokens": settings.stop.tokens is not None,
+        "the policy morpho_adaptive, which follows the validation of one rank": b"morpho_adaptive"
+        in exact_json(settings),
+    }
+    if found := [name for name, is_wanted in refused.items() if is_wanted]:
+        raise SetupRefused(f"several ranks cannot do this yet: {', '.join(found)}. Remove it ({_PAGE})")
+    if place.rank == 0 and settings.detect.rollback:
+        _log.warning(_WITHOUT_ROLLBACK.format(place.ranks))
+    return replace(
+        settings,
+        parallel=Parallel(ranks=place.ranks),
+        detect=replace(settings.detect, rollback=False, trial=False),
+        rollback=replace(settings.rollback, fast_path_enabled=False),
+    )
+
+
+def group_here() -> str:
+    """Return what tells this start of the group from an earlier one: that of torchrun, and where the ranks meet."""
+    names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
+    return "/".join(os.environ.get(name, "") for name in names)
