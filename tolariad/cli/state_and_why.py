@@ -69,9 +69,20 @@ def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool
     help="Search up to here: a sequence number, step:N, epoch:N or a time. Default: now.",
 )
 @output.in_style("verbose")
+@click.option("--rows", is_flag=True, help="Also name the items of the data that the batch was made of.")
+@click.option("--show", is_flag=True, help="The same, and each as the task's describe(item) shows it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @naming.options
-def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, style: str, **place: Any) -> int:
+def why(
+    *,
+    words: tuple[str, ...],
+    as_json: bool,
+    rows: bool,
+    show: bool,
+    at: JournalPosition | None,
+    style: str,
+    **place: Any,
+) -> int:
     """Show the causes of an event of RUN, and its consequences. Without TOPIC, list the topics that have an answer.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or a word.
@@ -92,10 +103,21 @@ def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, st
         if topic is None:
             return _listed(happened(reader, until_seq), run, style=style, as_json=as_json)
         answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
+    found = None
+    if rows or show:
+        from tolariad.cli.rows import rows_of
+
+        found = rows_of(journal, answer.event.fields, describes=show)
     if as_json:
-        output.put_json(_json(answer))
-    else:
-        _put_words(answer, verbose if style == "verbose" else line, runs.named_by(journal))
+        output.put_json(_json(answer) | ({} if found is None else {"rows": msgspec.to_builtins(found)}))
+        return Exit.DONE
+    _put_words(answer, verbose if style == "verbose" else line, runs.named_by(journal))
+    if found is not None:
+        from tolariad.cli.rows import put_rows
+
+        put_rows(found)
+    elif topic == "spike":
+        output.note("`--rows` names the items of the data that this batch was made of, `--show` shows them")
     return Exit.DONE
 
 
