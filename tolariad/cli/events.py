@@ -22,8 +22,8 @@ from tolariad.cli.wrapping import fitted_to
 from tolariad.core.calc.text.nearest import all_near, did_you_mean
 from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import plain_event
-from tolariad.core.messages.bookkeeping import BOOKKEEPING
 from tolariad.forensics import timeline
+from tolariad.forensics.bookkeeping import BOOKKEEPING
 from tolariad.forensics.positions import JournalPosition, PositionKind, parse_position
 from tolariad.forensics.timeline import number_in
 from tolariad.forensics.words import block, in_words, named, safe

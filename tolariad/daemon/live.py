@@ -36,6 +36,7 @@ from tolariad.core.state.run_state import RunState
 from tolariad.daemon import leaving
 from tolariad.daemon.disk import measured, watch_disk
 from tolariad.daemon.followers import Followers
+from tolariad.daemon.logging_events import log_events
 from tolariad.daemon.opening import OpenRun, begin
 from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.policy import Policy
@@ -285,6 +286,8 @@ class Host:
         self._publications.publish(published)
         try:
             self._policy.published(published)
+            if self._log.tells_events:
+                log_events(published.events)
             self._spending.tell(published)
             for _, event in published.events:
                 self._histograms.add(event)
@@ -370,8 +373,9 @@ class Host:
 
 
 def log_fields(folder: Path, state: RunState) -> dict[str, object]:
-    """Return the fields of every log record: the run's name and its newest durable step."""
-    return {"run": safe_lines(folder.name), "step": state.progress.step}
+    """Return the fields of every log record: the run's name, its epoch and its newest durable step."""
+    progress = state.progress
+    return {"run": safe_lines(folder.name), "epoch": progress.epoch, "step": progress.step}
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:

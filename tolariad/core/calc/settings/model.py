@@ -129,9 +129,10 @@ class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="lowest level that is written")] = (
         "info"
     )
-    format: Annotated[Literal["auto", "text", "json"], Meta(description="auto: text on a terminal, otherwise JSON")] = (
-        "auto"
-    )
+    format: Annotated[
+        Literal["auto", "text", "json"],
+        Meta(description="auto: text; the journal's fields under systemd, JSON under another service manager"),
+    ] = "auto"
 
 
 class Metrics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import get_args
 
 from tolariad.core import state as st
-from tolariad.core.messages.bookkeeping import BOOKKEEPING
 from tolariad.core.messages.vocabulary import EVENT_TYPES
+from tolariad.forensics.bookkeeping import BOOKKEEPING
 
 
 def test_the_names_are_types_of_events_and_nothing_that_is_said():
