@@ -138,7 +138,7 @@ class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 class Metrics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Metrics for Prometheus."""
 
-    listen: Annotated[str | None, Meta(description="host:port to serve metrics on; absent: none")] = None
+    listen: Annotated[str | None, Meta(description="host:port beside the run's `metrics.sock`; absent: none")] = None
 
 
 class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
