@@ -62,7 +62,7 @@ def test_a_copy_made_in_a_pause_verifies_and_can_be_gone_on_with(live, start, tm
     # What was filled just before the pause is packed in its first seconds, and `cp` may miss it.
     wait_for(lambda: len([*(live.run_dir / "journal").glob("*.wal")]) == 1, "that all full segments are packed")
     reports = [verify(copy / "journal") for copy in copies(live, tmp_path, 3, 0.0005)]
-    shutil.copytree(live.run_dir, tmp_path / "kept", ignore=shutil.ignore_patterns("control.sock"))
+    shutil.copytree(live.run_dir, tmp_path / "kept", ignore=shutil.ignore_patterns("*.sock"))
     live.call("Resume")
     live.until(lambda status: status["step"] > step, "that it goes on")
     live.call("Stop")

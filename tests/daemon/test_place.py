@@ -37,7 +37,7 @@ def move_parent(folder: Path) -> None:
 
 def replace(folder: Path) -> None:
     folder.rename(folder.parent / "elsewhere")
-    without = shutil.ignore_patterns("control.sock")
+    without = shutil.ignore_patterns("*.sock")
     shutil.copytree(folder.parent / "elsewhere", folder, ignore=without, copy_function=copy_if_there)
 
 

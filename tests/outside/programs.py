@@ -15,6 +15,7 @@ PACKAGES = {
     "munged": "munge",
     "nsenter": "util-linux",
     "prometheus": "prometheus",
+    "promtool": "prometheus",
     "redis-server": "redis-server",
     "slurmctld": "slurm-wlm",
     "slurmd": "slurm-wlm",

@@ -10,6 +10,7 @@ import pytest
 from tests.outside.journald import journald
 from tests.outside.servers import prometheus, queried, redis_server, rendered, web_pages
 from tests.waiting import wait_for
+from tolariad.telemetry.journald import message_id
 
 pytestmark = pytest.mark.outside
 
@@ -56,3 +57,20 @@ def test_journald_keeps_what_the_daemon_says(tmp_path):
 
     assert code > 0
     assert str(tmp_path) in " ".join(entry["MESSAGE"] for entry in entries)
+
+
+def test_journald_has_the_events_of_a_run_as_fields(tmp_path):
+    """A run under journald: its end is one entry with the event, its number and an id; no line of progress."""
+    command = (str(Path(sys.executable).with_name("tolariad")), "run", "--task", "digits", "--epochs", "1")
+    with journald() as journal:
+        # systemd says by this variable where the output leads; systemd-cat (252) does not.
+        manager = ("bash", "-c", 'JOURNAL_STREAM=$(stat -L -c %d:%i /proc/self/fd/2) exec "$@"', "manager")
+        code = journal.keep("other", *manager, *command, "--dir", str(tmp_path / "run"))
+        entries = wait_for(lambda: journal.entries("tolariad@run"), "the run's entries")
+        lines = [entry["MESSAGE"] for entry in journal.entries("other")]
+
+    assert code == 0
+    (end,) = [entry for entry in entries if entry.get("TOLARIA_EVENT") == "RunCompleted"]
+    assert (end["TOLARIA_RUN"], end["TOLARIA_STEP"], end["MESSAGE_ID"]) == ("run", "23", message_id("RunCompleted"))
+    assert int(end["TOLARIA_SEQ"]) > 23
+    assert not [line for line in lines if "steps/s" in line or line.startswith("{")]

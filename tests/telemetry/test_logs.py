@@ -42,9 +42,9 @@ def read_all(descriptor: int) -> bytes:
 
 
 def test_json_lines_hold_level_name_text_and_traceback(root_logger):
-    """Away from a terminal a record is one JSON object on one line, its traceback inside."""
+    """If it is asked for, a record is one JSON object on one line, its traceback inside."""
     reader, writer_end = os.pipe()
-    writer = DaemonLog("info", "auto", writer_end)
+    writer = DaemonLog("info", "json", writer_end)
     log = logging.getLogger("tolariad.test")
     log.debug("not this")
     try:
@@ -88,10 +88,34 @@ def test_run_and_step_are_in_every_record(root_logger):
     ]
 
 
+def test_a_pipe_gets_the_lines_of_a_terminal(root_logger, monkeypatch):
+    """`make run | tee`: warnings as one short line each, not broken, and no JSON among a person's lines."""
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    reader, writer_end = os.pipe()
+    log = DaemonLog("info", "auto", writer_end)
+    log.bind(lambda: {"run": "digits", "step": 4})
+    logging.getLogger("tolariad").info("Trainer 1 started as pid 7")
+    logging.getLogger("tolariad").warning("a long sentence, " * 20)
+    log.close()
+
+    assert read_all(reader).decode() == "warning: " + "a long sentence, " * 20 + "\n"
+
+
+def test_a_service_manager_without_a_journal_gets_json(root_logger, monkeypatch):
+    """As one that collects what its services print."""
+    monkeypatch.setenv("NOTIFY_SOCKET", "/run/notify")
+    reader, writer_end = os.pipe()
+    log = DaemonLog("info", "auto", writer_end)
+    logging.getLogger("tolariad").info("first")
+    log.close()
+
+    assert json.loads(read_all(reader))["event"] == "first"
+
+
 def test_the_format_changes_while_the_log_is_open(root_logger):
     """From JSON to text and back, with the level."""
     reader, writer_end = os.pipe()
-    log = DaemonLog("info", "auto", writer_end)
+    log = DaemonLog("info", "json", writer_end)
     log.bind(lambda: {"run": "digits", "step": 4})
     logging.getLogger("tolariad").info("first")
     log.configure("debug", "text")

@@ -43,6 +43,7 @@ class Progress:
     """Prints a run's progress. The daemon calls it with the status several times a second; `last` is the newest.
 
     `silent_s`: on a stream that is no terminal, a line is printed after this many seconds even if nothing changed.
+    `is_shown` false: nothing is printed, and only the newest status is kept.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Progress:
         stream: TextIO | None = None,
         *,
         rewrite: bool | None = None,
+        is_shown: bool = True,
         silent_s: float = _SILENT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -57,6 +59,7 @@ class Progress:
         self._status: Mapping[str, Any] | None = None
         self._stream = stream if stream is not None else sys.stdout
         self._rewrite = self._stream.isatty() if rewrite is None else rewrite
+        self._is_shown = is_shown
         self._silent_s = silent_s
         self._clock = clock
         self._shown: tuple[str, int] | None = None
@@ -71,7 +74,8 @@ class Progress:
     def __call__(self, status: RunStatus) -> None:
         """Show `status`, and keep it as the last one."""
         self.last = status
-        self.show(msgspec.to_builtins(status))
+        if self._is_shown:
+            self.show(msgspec.to_builtins(status))
 
     def show(self, status: Mapping[str, Any]) -> None:
         """Show a status. On a stream that is no terminal: soon if the stage or the epoch changed, else now and then."""

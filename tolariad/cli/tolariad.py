@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -85,8 +86,10 @@ def run(
     from tolariad.cli.progress import Progress
     from tolariad.daemon import RunRequest, StartRefused
     from tolariad.daemon import run as run_daemon
+    from tolariad.telemetry.journald import is_journal
 
-    progress = Progress()
+    # Under systemd the log has what matters, with fields; a line of progress every few seconds would bury it.
+    progress = Progress(is_shown=not is_journal(1, os.environ))
     run_dir = _folder_of(name, folder) or default_folder(config, task)
     begin_from = _begin_from(origin, with_optimizer)
     if init is not None and begin_from is not None:

@@ -36,6 +36,8 @@ from tolariad.core.state.run_state import RunState
 from tolariad.daemon import leaving
 from tolariad.daemon.disk import measured, watch_disk
 from tolariad.daemon.followers import Followers
+from tolariad.daemon.logging_events import log_events
+from tolariad.daemon.metrics import metrics_of
 from tolariad.daemon.opening import OpenRun, begin
 from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.policy import Policy
@@ -126,6 +128,7 @@ class Host:
             pid=policy.pid,
             spare_bytes=lambda: policy.spare_bytes,
         )
+        self._metrics = metrics_of(run, self._port, lambda: self._kernel.durable)
         self._bound: Bound | None = None
         self._server: ControlServer | None = None
 
@@ -254,10 +257,13 @@ class Host:
         if self._run.mode is m.StartMode.ACTIVATED:
             self._start(self._end_when_idle(), "idle watch")
         self._start(self._followers.keep(), "followers")
+        if self._policy.wants_socket:
+            self._start(self._metrics.begin(self._run.resolved.settings.metrics.listen), "metrics")
 
     async def _leave(self) -> None:
         """Shut down in order: end the trainer, stop recording, close the journal."""
         await leaving.cancel(self._tasks)
+        await self._metrics.close()
         await self._asking.close()
         await self._analyses.close()
         await self._policy.end_helpers()
@@ -285,9 +291,12 @@ class Host:
         self._publications.publish(published)
         try:
             self._policy.published(published)
+            if self._log.tells_events:
+                log_events(published.events)
             self._spending.tell(published)
             for _, event in published.events:
                 self._histograms.add(event)
+                self._metrics.adding.add(event)
                 if isinstance(event, m.StopRequested) or (
                     isinstance(event, m.CheckpointBegun) and event.reason in _LAST
                 ):
@@ -336,6 +345,7 @@ class Host:
     def _take_over(self, settings: Settings) -> None:
         """Apply the settings that may change in a running daemon."""
         self._log.configure(settings.logging.level, settings.logging.format)
+        self._start(self._metrics.listen(settings.metrics.listen), "metrics")
         if self._server is not None:
             self._server.set_operators(self._may_change(settings))
 
@@ -370,8 +380,9 @@ class Host:
 
 
 def log_fields(folder: Path, state: RunState) -> dict[str, object]:
-    """Return the fields of every log record: the run's name and its newest durable step."""
-    return {"run": safe_lines(folder.name), "step": state.progress.step}
+    """Return the fields of every log record: the run's name, its epoch and its newest durable step."""
+    progress = state.progress
+    return {"run": safe_lines(folder.name), "epoch": progress.epoch, "step": progress.step}
 
 
 def _log_failure(task: asyncio.Task[Any]) -> None:

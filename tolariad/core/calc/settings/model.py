@@ -129,15 +129,16 @@ class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="lowest level that is written")] = (
         "info"
     )
-    format: Annotated[Literal["auto", "text", "json"], Meta(description="auto: text on a terminal, otherwise JSON")] = (
-        "auto"
-    )
+    format: Annotated[
+        Literal["auto", "text", "json"],
+        Meta(description="auto: text; the journal's fields under systemd, JSON under another service manager"),
+    ] = "auto"
 
 
 class Metrics(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Metrics for Prometheus."""
 
-    listen: Annotated[str | None, Meta(description="host:port to serve metrics on; absent: none")] = None
+    listen: Annotated[str | None, Meta(description="host:port beside the run's `metrics.sock`; absent: none")] = None
 
 
 class Budgets(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

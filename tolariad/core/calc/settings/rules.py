@@ -23,7 +23,7 @@ from tolariad.core.calc.settings.pruning import Prune, ShareFrom
 from tolariad.core.calc.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.calc.settings.strategies import strategy_problems
 from tolariad.core.calc.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
-from tolariad.core.calc.settings.values import read_metric
+from tolariad.core.calc.settings.values import read_address, read_metric
 from tolariad.core.calc.text.nearest import KEYS_ALIKE, nearest
 from tolariad.core.calc.text.phrases import counted
 
@@ -31,7 +31,6 @@ from tolariad.core.calc.text.phrases import counted
 WITHOUT_EFFECT: Final = (
     "digest",
     "integration.oona_backpressure_limit",
-    "metrics",
     "notify",
     "prune.validation.fragmentation",
     "telemetry",
@@ -68,8 +67,18 @@ def check(settings: Settings) -> list[Problem]:
         *_breaker_problems(settings),
         *_metric_problems(settings.keep_best),
         *_prune_problems(settings.prune),
+        *_address_problems(settings.metrics.listen),
         *(_no_stage(name) for name in settings.seeds.stage_weights if name not in _STAGES),
     ]
+
+
+def _address_problems(listen: str | None) -> list[Problem]:
+    try:
+        if listen is not None:
+            read_address(listen)
+    except ValueError as error:
+        return [Problem(path="metrics.listen", what=str(error))]
+    return []
 
 
 def require_task(settings: Settings) -> str:

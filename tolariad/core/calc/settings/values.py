@@ -73,3 +73,13 @@ def read_metric(text: str) -> tuple[str, Better]:
     if name not in KNOWN_MODES:
         raise ValueError(f"is a larger {name} better? say {name}:max or {name}:min")
     return name, KNOWN_MODES[name]
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Split `host:port`; an IPv6 address stands in brackets. Raises ValueError with the reason."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host.strip("[]"):
+        raise ValueError(f"{text!r} is not host:port, such as 127.0.0.1:9108")
+    if not port.isascii() or not port.isdecimal() or int(port) > 65_535:
+        raise ValueError(f"{port!r} is not a port from 0 to 65535")
+    return host.removeprefix("[").removesuffix("]"), int(port)
