@@ -256,12 +256,13 @@ def test_progress_says_at_once_and_once_what_the_run_did_on_its_own(recorder, re
         f"Rolled back from step 412 to step 200 (c000004) and abandoned 212 steps: {WHY}."
     )
     # A file is searched by line; only a terminal has an edge.
-    assert (max(len(line) for line in lines if line.startswith(("note: ", "      "))) <= 80) == rewrite
+    wrapped = [line for line in lines if line.startswith(("note: ", "      ")) and "`tolaria" not in line]
+    assert (max(map(len, wrapped)) <= 80) == rewrite
     assert text.count("note: 3 earlier ") == 1
     assert sum("Conservative mode is on" in line for line in lines) == st.LATEST_MAX
 
 
-def test_corrections_of_rates_are_said_three_times_and_once_more(recorder):
+def test_corrections_of_rates_are_said_once_and_then_counted(recorder):
     """A hook that sets a rate at every step must not hide everything else; other notes are said as before."""
     stream = io.StringIO()
     progress = Progress(stream, rewrite=False)
@@ -272,9 +273,35 @@ def test_corrections_of_rates_are_said_three_times_and_once_more(recorder):
     progress(recorder.status())
     notes = [line for line in stream.getvalue().splitlines() if line.startswith("note: ")]
 
-    assert [line[:38] for line in notes[:3]] == ["note: Corrected the learning rate of d"] * 3
-    assert notes[3].startswith("note: Learning rates are corrected again and again; ")
-    assert [line[:17] for line in notes[4:]] == ["note: Rolled back"]
+    assert [line.split()[1] for line in notes] == ["Corrected", "9", "19", "Rolled"]
+
+
+@pytest.mark.parametrize("every", [1, 7, 100, 300])
+@pytest.mark.parametrize("rewrite", [True, False])
+def test_of_hundreds_of_skipped_batches_the_first_is_printed_and_the_others_are_counted(recorder, every, rewrite):
+    """However many come between two looks at the run: the status holds sixteen of them. None is lost, and a rollback
+    stands at its place.
+    """
+    stream = io.StringIO()
+    progress = Progress(stream, rewrite=rewrite)
+    recorder.record(m.RolledBack(from_step=412, why="earlier", **BACK))
+    progress(recorder.status())
+    skip = m.StepSkipped(step=9, epoch=1, batch=1, loss=1e9, grad_norm=1e9, reason=m.SkipReason.SPIKE)
+    for number in range(1, 301):
+        recorder.record(msgspec.structs.replace(skip, batch=number))
+        if not number % every:
+            progress(recorder.status())
+    recorder.record(m.RolledBack(from_step=412, why=WHY, **BACK))
+    progress(recorder.status())
+    progress.end()
+    text = stream.getvalue()
+    counts = [int(one) for one in re.findall(r"(\d+) more skipped batches, the newest at step 9", text)]
+
+    assert text.count("note: Skipped batch") == 1
+    assert len(counts) <= 3
+    assert sum(counts) == 299
+    assert text.rindex("more skipped") < text.rindex("Rolled back")
+    assert "earlier note" not in text
 
 
 def test_a_row_that_is_too_long_loses_the_rate_first(recorder):

@@ -22,7 +22,7 @@ COMMAND = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()"
 
 def test_events_are_lines_oldest_first(tolaria, dead_run):
     """Time, number, type, sentence."""
-    said = tolaria("events", dead_run)
+    said = tolaria("events", dead_run, "-a")
     lines = said.out.splitlines()
 
     assert said.code == 0
@@ -83,8 +83,8 @@ def test_a_type_that_does_not_exist_is_a_mistake_and_not_an_empty_answer(tolaria
 
 def test_verbose_and_cat_show_the_same_events(tolaria, dead_run):
     """One format has every field, the other only the text."""
-    verbose = tolaria("events", dead_run, "-n", "1", "-o", "verbose").out
-    cat = tolaria("events", dead_run, "-n", "1", "-o", "cat").out
+    verbose = tolaria("events", dead_run, "-a", "-n", "1", "-o", "verbose").out
+    cat = tolaria("events", dead_run, "-a", "-n", "1", "-o", "cat").out
 
     assert "grad_norm: 1.0" in verbose
     assert cat == "Step 12 of epoch 2: loss 0.5, gradient norm 1, learning rate 0.003.\n"

@@ -18,14 +18,18 @@ from tolariad.forensics.why import TOPICS
 # Arguments that a command needs besides the run.
 NEEDED = {
     "tolaria call": ("Status",),
+    "tolaria checkout": ("--step", "1", "-o", "weights"),
     "tolaria emergency": ("minor",),
     "tolaria export-weights": ("-o", "weights.safetensors"),
     "tolaria extend": ("--epochs", "5"),
+    "tolaria follow": ("--to", "tensorboard"),
     "tolaria lr set": ("group", "0.1"),
     "tolaria note": ("text",),
     "tolaria stage": ("text",),
     "tolaria quarantine add": ("--seed", "slot"),
     "tolaria quarantine remove": ("q0001",),
+    "tolaria reexecute": ("--from", "1", "--to", "2"),
+    "tolaria report": ("-o", "report.html"),
     "tolaria rollback": ("--yes",),
     "tolaria seeds advance": ("slot",),
     "tolaria seeds cull": ("slot",),
@@ -46,7 +50,12 @@ OTHER_ARGUMENTS = {
     "tolariad test",
 }
 # RUN comes before the others.
-RUN_FIRST = {"tolaria why": ("pause",), "tolaria metrics": ("loss",), "tolaria plot": ("loss",)}
+RUN_FIRST = {
+    "tolaria diff": ("step:1", "step:2"),
+    "tolaria metrics": ("loss",),
+    "tolaria plot": ("loss",),
+    "tolaria why": ("pause",),
+}
 # It names no run at all.
 WITHOUT_RUN = {"tolariad new-task"}
 COMMANDS = [name for name, _ in ALL if name not in WITHOUT_RUN]

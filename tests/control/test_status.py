@@ -51,9 +51,10 @@ def test_the_status_says_in_one_line_what_the_detector_does_not_act_on_and_what_
     )
     recorder.record(m.HeldOnTo(checkpoint="c000002", step=3, why="2 returns did not help"))
     (told,) = line()
-    assert told.endswith("`tolaria rollback RUN --to c000002` goes back there")
+    assert told.endswith("`tolaria rollback /r --to c000002` goes back there")
     recorder.record(m.RunCompleted(step=1, epochs=1, checkpoint=""))
-    assert line(detect_rollback=False) == []
+    (told,) = line(detect_rollback=False)
+    assert "--from /r@c000002 " in told
 
 
 def test_the_status_shows_the_newest_announced_stage(recorder):

@@ -14,6 +14,7 @@ import pytest
 
 from journal import Verdict, verify
 from tests.daemon.harness import of_type
+from tests.waiting import wait_for
 from tolariad.core import messages as m
 
 SETS = ["journal.segment_bytes=262144"]
@@ -58,6 +59,8 @@ def test_a_copy_made_in_a_pause_verifies_and_can_be_gone_on_with(live, start, tm
     live.call("Pause")
     live.until(lambda status: status["phase"] == "paused", "the pause")
     step = live.status()["step"]
+    # What was filled just before the pause is packed in its first seconds, and `cp` may miss it.
+    wait_for(lambda: len([*(live.run_dir / "journal").glob("*.wal")]) == 1, "that all full segments are packed")
     reports = [verify(copy / "journal") for copy in copies(live, tmp_path, 3, 0.0005)]
     shutil.copytree(live.run_dir, tmp_path / "kept", ignore=shutil.ignore_patterns("control.sock"))
     live.call("Resume")

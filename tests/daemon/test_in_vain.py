@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
+import sys
+
 import pytest
 
 from tests.daemon.harness import SETS, of_type
+from tolariad.cli.progress import closing_words
+from tolariad.cli.status import folded
 from tolariad.core import messages as m
 
 STEPS = 640
@@ -87,6 +93,29 @@ def test_a_jump_that_two_rollbacks_do_not_help_halts_or_goes_on_as_configured(ju
 
 
 @pytest.mark.torture
+def test_the_command_of_the_closing_line_begins_another_run_at_the_kept_state(jumping, run_dir):
+    """The jump comes so late that it is not explained before the end. Pasted as it stands, with an end, the command
+    trains on from the kept weights and optimizer.
+    """
+    daemon = jumping("epochs=22")
+    assert daemon.wait() == 0, daemon.stderr
+    (kept,) = of_type(run_dir, m.HeldOnTo)
+    (command,) = set(re.findall("`(tolariad [^`]*)`", daemon.stderr))
+    shell = f"tolariad() {{ {sys.executable} -c 'from tolariad.cli.tolariad import main; main()' \"$@\"; }}"
+    again = subprocess.run(
+        ["sh", "-c", f"{shell}; {command} --epochs 1"], cwd="/", check=False, capture_output=True, text=True
+    )
+    assert again.returncode == 0, again.stderr
+    other = run_dir.with_name(f"{run_dir.name}-{kept.checkpoint}")
+    (begun,) = of_type(other, m.RunStarted)
+
+    assert (begun.began_from.checkpoint, begun.parent) == (kept.checkpoint, of_type(run_dir, m.RunStarted)[0].run_id)
+    assert len(of_type(other, m.RunCompleted)) == 1
+    shown = closing_words(folded(run_dir / "journal"), run_dir)[0]
+    assert [one for one in shown if f"`{command}`" in one]
+
+
+@pytest.mark.torture
 def test_by_default_such_a_run_goes_on_in_conservative_mode_and_completes(jumping, run_dir):
     """Without `detect.halt` the run continues by itself. tests/library/test_in_vain.py has the short form."""
     daemon = jumping()
@@ -97,7 +126,7 @@ def test_by_default_such_a_run_goes_on_in_conservative_mode_and_completes(jumpin
     assert "2 returns did not help" in kept.why
     assert entered.why == f"{kept.why}; the run goes on"
     assert entered.cause == kept.cause
-    assert f"`tolariad run --from RUN@{kept.checkpoint}`" in daemon.stderr
+    assert f"--from {run_dir}@{kept.checkpoint} " in daemon.stderr
     assert len(of_type(run_dir, m.RolledBack)) == 2
     assert of_type(run_dir, m.RunFrozen) == []
     assert len(of_type(run_dir, m.RunCompleted)) == 1

@@ -52,6 +52,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"structlog", "redis", "opentelemetry", "pynvml"},
     ),
     "control": ({"core", "journal", "storage", "loop_files"}, set()),
+    "followers": ({"core", "journal", "forensics"}, {"google_crc32c", "mlflow", "wandb"}),
     "forensics": ({"core", "journal", "storage"}, {"aiofiles", "duckdb"}),
 }
 ROOTS = {"daemon", "library", "cli", "trainer.__main__", "attach.__main__", "__init__"}

@@ -78,12 +78,12 @@ class Struck:
         return True
 
 
-def train(folder, **given) -> tuple[list[m.Event], nn.Module]:
+def train(folder, validated=True, **given) -> tuple[list[m.Event], nn.Module]:
     """Train once more after every death, to the end. Snapshots are off: they are taken where the trainer is by then."""
     config = {"rollback": {"fast_path_enabled": False}, "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}}
     while True:
         model = network()
-        loaders = DataLoader(rows(SAMPLES), BATCH, shuffle=True), DataLoader(rows(64), 32)
+        loaders = DataLoader(rows(SAMPLES), BATCH, shuffle=True), DataLoader(rows(64), 32) if validated else None
         tolaria = made(folder / "run", **config, learning_rate={"base_lr": 0.01, "warmup_epochs": 0})
         task = Struck(folder, **given)
         task.tolaria = tolaria
@@ -140,9 +140,12 @@ def test_killed_on_the_way_the_run_ends_with_the_same_decisions_and_bits(tmp_pat
     assert bits(model) == damaged[1]
 
 
-def test_labels_that_are_smoothed_are_a_change_and_nothing_is_undone(tmp_path):
-    """The network has learnt them, and knows the old ones. The detector learns the new level by an order."""
-    events, _ = train(tmp_path, smooth=True)
+@pytest.mark.parametrize("validated", [True, False])
+def test_labels_that_are_smoothed_are_a_change_and_nothing_is_undone(tmp_path, validated):
+    """The network has learnt them, and knows the old ones, if a validation can ask for them. Without one both ways are
+    not tried either. The detector learns the new level by an order.
+    """
+    events, _ = train(tmp_path, smooth=True, validated=validated)
 
     assert [one.judgement for one in of(events, m.StatesCompared)] == [Judgement.CHANGED]
     assert not of(events, m.RolledBack)

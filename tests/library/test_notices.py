@@ -7,7 +7,8 @@ import threading
 import time
 
 import pytest
-from torch.utils.data import DataLoader
+import torch
+from torch.utils.data import DataLoader, TensorDataset
 
 from tests.library.small import CONFIG, data, network
 from tests.library.test_detection import EPOCHS, poisoned, train
@@ -68,15 +69,33 @@ def test_a_resume_with_batches_of_another_size_is_said(tmp_path, caplog):
     assert said.endswith("An epoch had 8 steps before.")
 
 
-def test_corrections_of_rates_are_said_three_times_and_once_more():
-    """A loop that sets a rate at every step is corrected at every step."""
+def test_what_comes_at_every_step_is_said_once_and_then_counted():
+    """A loop that sets a rate at every step is corrected at every step. The command names the run."""
     said: list[str] = []
-    Saying(said.append).tell(
-        (step, m.LrViolationDetected(group="g", what="the rate was changed", step=step)) for step in range(1, 30)
-    )
+    saying = Saying(said.append, "/runs/a b")
+    saying.tell((step, m.LrViolationDetected(group="g", what="the rate was changed", step=step)) for step in range(30))
+    saying.end()
 
-    assert ["Corrected" in one for one in said] == [True, True, True, False]
-    assert "tolaria events RUN -t LrViolationDetected" in said[3]
+    first, *counts = said
+    assert "Corrected" in first
+    assert [one.partition(" more")[0] for one in counts] == ["9", "20"]
+    assert counts[-1].endswith("`tolaria events '/runs/a b' -t LrViolationDetected` lists them.")
+
+
+def test_a_run_whose_batches_are_all_skipped_logs_a_few_lines(tmp_path, caplog):
+    """Every value is NaN, and nothing may be gone back for. The journal has each of them."""
+    inputs, targets = data().tensors
+    sick = TensorDataset(torch.full_like(inputs, float("nan")), targets)
+    train(tmp_path / "run", sick, detect={"rollback": False}, budgets={"act": False})
+    skips = of(events_of(tmp_path / "run"), m.StepSkipped)
+    said = [one.getMessage() for one in caplog.records if one.name == "tolariad.run"]
+    counts = [int(one.partition(" more ")[0]) for one in said if " more skipped batches, " in one]
+
+    assert len(skips) > 20
+    assert said[0] == sentence(skips[0])
+    assert len(said) <= 8
+    assert sum(counts) == len(skips) - 1
+    assert f"`tolaria events {tmp_path / 'run'} -t StepSkipped`" in said[-1]
 
 
 def test_a_log_that_hangs_holds_up_neither_training_nor_its_end(tmp_path, monkeypatch):

@@ -142,7 +142,7 @@ async def test_every_fault_is_one_reply_with_its_reason(run, fault):
 async def test_an_idle_analysis_without_a_core_becomes_an_ordinary_one(run):
     """After half of its time, so that a run on all cores is analysed too; both within the one limit."""
     async with run.analyst("starves") as analyst:
-        analyst.obey(run.effect(limit_s=8.0))
+        analyst.obey(run.effect(limit_s=16.0))
         reply = await run.reply()
 
     assert (reply.cycle, reply.why) == (4, "")

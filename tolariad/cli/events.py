@@ -12,21 +12,26 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
+import msgspec
 
 from journal import JournalEntry
 from journal.reader import Reader
-from tolariad.cli import naming, output
+from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.wrapping import fitted_to
 from tolariad.core.calc.text.nearest import all_near, did_you_mean
+from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import plain_event
 from tolariad.forensics import timeline
-from tolariad.forensics.positions import JournalPosition, parse_position
+from tolariad.forensics.bookkeeping import BOOKKEEPING
+from tolariad.forensics.positions import JournalPosition, PositionKind, parse_position
 from tolariad.forensics.timeline import number_in
 from tolariad.forensics.words import block, in_words, named, safe
 
 # A long sentence goes on below its type.
 _INDENT: Final = 22
+# How far back the last few events are searched if steps are left out.
+_SEARCHED_MAX: Final = 65_536
 _COLOURS: Final = (
     (("RunFailed", "TrainerDied", "RunFrozen", "RerunDiverged", "CheckpointRejected", "ExceptionRaised"), "red"),
     (
@@ -67,6 +72,7 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
 @naming.argument
 @click.option("-f", "--follow", is_flag=True, help="Show new events as they come, after the last 10 (or -n).")
 @click.option("-t", "--type", "types", multiple=True, help="Only types that begin with this text. Repeatable.")
+@click.option("-a", "--all", "everything", is_flag=True, help="Show every event: steps and bookkeeping too.")
 @click.option("-g", "--grep", "pattern", callback=_pattern, help="Only events that match this regular expression.")
 @SINCE
 @UNTIL
@@ -77,28 +83,52 @@ UNTIL: Final = click.option("--until", callback=read_position, help="End here: a
 @click.option("--lineage", is_flag=True, help="Leave out the steps that a rollback has abandoned.")
 @naming.takes_journal_without_r
 def events(
-    journal: Path, *, follow: bool, lines: int | None, reverse: bool, style: str, as_json: bool, **selection: Any
+    journal: Path,
+    *,
+    follow: bool,
+    everything: bool,
+    lines: int | None,
+    reverse: bool,
+    style: str,
+    as_json: bool,
+    **selection: Any,
 ) -> int:
-    """Show the events of RUN, oldest first."""
+    """Show the events of RUN, oldest first.
+
+    Steps and bookkeeping are left out, unless you ask for them by -a, or select events by -t, -g or --lineage. JSON has
+    every event.
+    """
     if follow and reverse:
         raise click.UsageError("-f and -r exclude each other: -f waits for newer events, -r goes to older ones")
-    query = timeline.Query(**selection)
     shown = _STYLES["json" if as_json else style]
+    query = timeline.Query(**selection)
+    is_chosen = everything or shown is _json or query.types or query.pattern is not None or query.lineage
+    if not is_chosen:
+        query = msgspec.structs.replace(query, without=BOOKKEEPING)
     unheard_of = _unheard_of(query.types)
     if unheard_of and follow:
         raise click.UsageError(unheard_of)
-    found = False
+    found, run = False, runs.named_by(journal)
     with Reader(journal) as reader:
         for entry in _followed(reader, query, lines) if follow else _chosen(reader, query, lines, reverse=reverse):
             found = True
             text = shown(entry.seq, timeline.decode_fields(entry.event))
+            text = text if shown is _json else with_run(text, run)
             # Flush if a program may be waiting for the line.
             for one in fitted_to(sys.stdout, text, _INDENT) if shown is line else [text]:
                 print(one, flush=follow or shown is _json)
+        if query.without and (sys.stderr.isatty() or not found):
+            _say_what_is_left_out(reader, lines)
     if unheard_of and not found:
         # Refuse only now: the journal of a newer version may hold types that this version does not know.
         raise click.UsageError(unheard_of)
     return Exit.DONE
+
+
+def _say_what_is_left_out(reader: Reader, count: int | None) -> None:
+    """Tell a person that events were left out, and how they are shown."""
+    searched = f" of the last {_SEARCHED_MAX} events" if count and reader.last_seq > _SEARCHED_MAX else ""
+    output.note(f"steps and bookkeeping{searched} are left out; -a shows them")
 
 
 def _unheard_of(types: tuple[str, ...]) -> str:
@@ -127,6 +157,10 @@ def _near(text: str, names: Iterable[str]) -> list[str]:
 
 def _chosen(reader: Reader, query: timeline.Query, count: int | None, *, reverse: bool) -> Iterable[JournalEntry]:
     if count is not None:
+        if query.without and query.since is None and reader.last_seq > _SEARCHED_MAX:
+            # A person who wants the last few rows does not wait until a million steps have been read.
+            first = JournalPosition(PositionKind.SEQ, reader.last_seq - _SEARCHED_MAX)
+            query = msgspec.structs.replace(query, since=first)
         found = timeline.last_events(reader, query, count)
         return reversed(found) if reverse else found
     return timeline.backwards(reader, query) if reverse else timeline.forwards(reader, query)

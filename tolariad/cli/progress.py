@@ -25,7 +25,8 @@ from tolariad.cli.status_words import figures, fitted, place, said_lines, stage,
 from tolariad.cli.wrapping import width
 from tolariad.control.replies import RunStatus
 from tolariad.core import messages as m
-from tolariad.core import state as st
+from tolariad.core.calc.text.phrases import with_run
+from tolariad.core.calc.text.repeats import Repeats, Told, calm, heard, is_counted, rest
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class Progress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.last: RunStatus | None = None
+        self._status: Mapping[str, Any] | None = None
         self._stream = stream if stream is not None else sys.stdout
         self._rewrite = self._stream.isatty() if rewrite is None else rewrite
         self._silent_s = silent_s
@@ -61,7 +63,9 @@ class Progress:
         self._row_shown, self._row_since = "", 0.0
         self._shown_at = float("-inf")
         self._open = False
-        self._said = self._corrections = 0
+        self._said = 0
+        self._repeats = Repeats()
+        self._counts: dict[str, int] = {}
         self._console: Console | None = None
 
     def __call__(self, status: RunStatus) -> None:
@@ -71,6 +75,7 @@ class Progress:
 
     def show(self, status: Mapping[str, Any]) -> None:
         """Show a status. On a stream that is no terminal: soon if the stage or the epoch changed, else now and then."""
+        self._status = status
         self._say(status)
         if self._rewrite:
             # A terminal can be resized at any time. The last column stays free: some terminals wrap after it.
@@ -92,26 +97,38 @@ class Progress:
         return f"{row}  (for {duration(now - self._row_since)})"
 
     def _say(self, status: Mapping[str, Any]) -> None:
-        """Print the new events of this start. Those that the status no longer holds are only counted."""
-        said = status["said"]
-        new = [one for one in said if one["number"] > self._said and one["start"] == status["starts"]]
+        """Print the new events of this start. Those that come again and again are counted."""
+        new = [one for one in status["said"] if one["number"] > self._said and one["start"] == status["starts"]]
         if not new:
+            self._note(status, calm(self._repeats, status["step"]))
             return
         missed = new[-1]["number"] - self._said - len(new) if self._said else 0
-        if missed > 0 and self._corrections <= st.CORRECTIONS_SAID_MAX:
-            self._put(f"note: {counted(missed, 'earlier note')} left out; `tolaria events` lists them", stays=True)
-        columns = shutil.get_terminal_size().columns - 1
+        left_out = self._left_out(status, new)
+        if (others := missed - sum(left_out.values())) > 0:
+            text = f"{counted(others, 'earlier note')} left out; `tolaria events RUN` lists them"
+            self._note(status, (self._repeats, (text,)))
         for one in new:
-            text = one["text"]
-            if one["event"] == m.LrViolationDetected.__name__:
-                self._corrections += 1
-                if self._corrections > st.CORRECTIONS_SAID_MAX + 1:
-                    continue
-                text = text if self._corrections <= st.CORRECTIONS_SAID_MAX else st.FURTHER_CORRECTIONS
+            many = 1 + left_out.pop(one["event"], 0)
+            self._note(status, heard(self._repeats, one["event"], one.get("step"), one["text"], many))
+        self._said = new[-1]["number"]
+
+    def _left_out(self, status: Mapping[str, Any], new: list[Any]) -> dict[str, int]:
+        """Return how many events of each counted kind came since the last status, and are not among its new ones."""
+        known, self._counts = self._counts, {one["event"]: one["count"] for one in status["troubles"]}
+        if not self._said:
+            return {}
+        shown = [one["event"] for one in new]
+        kinds = {kind for kind in shown if is_counted(kind)}
+        return {kind: max(0, self._counts.get(kind, 0) - known.get(kind, 0) - shown.count(kind)) for kind in kinds}
+
+    def _note(self, status: Mapping[str, Any], told: Told) -> None:
+        """Print lines that stay."""
+        self._repeats, texts = told
+        columns = shutil.get_terminal_size().columns - 1
+        for text in (with_run(one, status["dir"]) for one in texts):
             # Wrap on a terminal only: a file is searched line by line.
             for line in said_lines(text, "note: ", columns) if self._rewrite else [f"note: {safe(text)}"]:
                 self._put(line, stays=True)
-        self._said = new[-1]["number"]
 
     def _bar(self, status: Mapping[str, Any], columns: int) -> str:
         """Return the line of a terminal: place, bar, figures. The bar has the room that the figures leave, or none."""
@@ -145,9 +162,12 @@ class Progress:
         self._open = not stays and self._rewrite
 
     def end(self) -> bool:
-        """Clear the rewritten line, so that what follows begins on an empty one. Return whether there was one."""
-        was_open, self._open = self._open, False
-        if was_open:
+        """Print the counts that are pending. Clear the rewritten line. Return whether there was one."""
+        was_open = self._open
+        if self._status is not None:
+            self._note(self._status, rest(self._repeats))
+        if self._open:
+            self._open = False
             self._stream.write(_CLEAN)
             self._stream.flush()
         return was_open
@@ -160,7 +180,7 @@ def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:
     clean = report.verdict is Verdict.CLEAN
     found = "verifies" if clean else f"does NOT verify ({report.verdict.value})"
     lines = [
-        _ended(status),
+        *(_ended(status), *([safe(status.detector)] if status.detector else [])),
         f"journal    {path}: {counted(report.events, 'event')}, {on_disk(report.file_bytes, report.bytes)}, {found}",
     ]
     if report.problem is not None:

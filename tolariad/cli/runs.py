@@ -85,6 +85,11 @@ class Target(NamedTuple):
         return answer
 
 
+def named_by(journal: Path) -> str:
+    """Return how commands in the sentences of this journal's events name its run: by its folder, or RUN for a copy."""
+    return str(journal.parent.resolve()) if journal.name == JOURNAL else "RUN"
+
+
 def find(
     name: str | None = None, folder: str | None = None, socket: Path | None = None, run: str | None = None
 ) -> Target:

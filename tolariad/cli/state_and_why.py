@@ -17,6 +17,7 @@ from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
 from tolariad.cli.status_words import FACTS_INDENT, state_lines
 from tolariad.control.status import LiveFacts, run_status
+from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
@@ -84,7 +85,8 @@ def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, st
     target = runs.named(**place)
     run, topic = _run_and_topic(words, is_named=target is not None)
     target = target if target is not None else runs.find(run=run)
-    with Reader(runs.journal_of(target)) as reader:
+    journal = runs.journal_of(target)
+    with Reader(journal) as reader:
         until_seq = seq_at(reader, at) if at else None
         if topic is None:
             return _listed(happened(reader, until_seq), run, style=style, as_json=as_json)
@@ -92,7 +94,7 @@ def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, st
     if as_json:
         output.put_json(_json(answer))
     else:
-        _put_words(answer, verbose if style == "verbose" else line)
+        _put_words(answer, verbose if style == "verbose" else line, runs.named_by(journal))
     return Exit.DONE
 
 
@@ -159,13 +161,16 @@ def _json(answer: Answer) -> dict[str, Any]:
     }
 
 
-def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> None:
+def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run: str) -> None:
+    def shown(seq: int, fields: dict[str, Any]) -> str:
+        return with_run(style(seq, fields), run)
+
     for links, label in ((answer.causes, "because"), (answer.skipped, "skipped"), ((answer.event,), "this")):
         _put_links(links, label, shown)
     # The lines show the beginning of a long text. Here is the place for all of it, unless the sentence has it.
     told, fields = in_words(answer.event.fields), answer.event.fields.items()
     long = {name: text for name, text in fields if isinstance(text, str) and is_cut(text) and safe(text) not in told}
-    if long and shown is line:
+    if long and style is line:
         output.put(block(long, indent=" " * _INDENT))
     _put_links(answer.consequences, "led to", shown)
     _put_links(answer.ended, "ended by", shown)
@@ -174,7 +179,7 @@ def _put_words(answer: Answer, shown: Callable[[int, dict[str, Any]], str]) -> N
     if not answer.searched_all:
         output.note(
             "the search for consequences ended early; there may be more. "
-            f"`tolaria events RUN --since seq:{answer.event.seq}` lists what follows"
+            f"`tolaria events {shlex.quote(run)} --since seq:{answer.event.seq}` lists what follows"
         )
 
 

@@ -13,7 +13,8 @@ from typing import Any, Final
 from tolariad.cli.output import COLUMNS, counted, duration, number, painted, size
 from tolariad.cli.output import table as table_lines
 from tolariad.cli.wrapping import width
-from tolariad.core.calc.text.phrases import listed
+from tolariad.core.calc.text.phrases import COMMAND, listed, with_run
+from tolariad.core.calc.text.repeats import Repeats, heard, rest
 from tolariad.forensics.words import safe
 
 _PHASE_COLOURS: Final = {
@@ -175,7 +176,17 @@ def said_lines(text: str, prefix: str, columns: int = COLUMNS) -> list[str]:
     """Wrap a sentence of the run. Further lines are indented to the end of `prefix`."""
     from textwrap import wrap  # not needed by most commands
 
-    return wrap(safe(text), columns, initial_indent=prefix, subsequent_indent=" " * len(prefix))
+    # A command is copied, so it stays on one line. `safe` leaves no NUL in a text.
+    joined = COMMAND.sub(lambda command: command[0].replace(" ", "\0"), safe(text))
+    is_whole = "\0" not in joined
+    lines = wrap(
+        *(joined, columns),
+        initial_indent=prefix,
+        subsequent_indent=" " * len(prefix),
+        break_long_words=is_whole,
+        break_on_hyphens=is_whole,
+    )
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _troubles(status: Status) -> Iterator[str]:
@@ -191,9 +202,16 @@ def _troubles(status: Status) -> Iterator[str]:
 def _said(status: Status) -> Iterator[str]:
     """Yield the run's newest actions, the newest last, except those that are shown among the troubles."""
     shown = {one["seq"] for one in status.get("troubles") or ()}
-    lately = [one for one in (status.get("said") or ())[-_SAID_SHOWN:] if one["seq"] not in shown]
-    for index, one in enumerate(lately):
-        yield from said_lines(f"{_clock(str(one['time']))}  {one['text']}", "  lately      " if not index else _INDENT)
+    repeats, lately = Repeats(), []
+    for one in (said := status.get("said") or ()):
+        if one["seq"] in shown:
+            continue
+        repeats, lines = heard(repeats, one["event"], one.get("step"), one["text"])
+        lately += [(str(one["time"]), with_run(line, status["dir"])) for line in lines]
+    if said:
+        lately += [(str(said[-1]["time"]), with_run(line, status["dir"])) for line in rest(repeats)[1]]
+    for index, (time, text) in enumerate(lately[-_SAID_SHOWN:]):
+        yield from said_lines(f"{_clock(time)}  {text}", "  lately      " if not index else _INDENT)
 
 
 def _clock(time: str) -> str:

@@ -8,6 +8,7 @@ from typing import Final, TextIO
 _COLOURS: Final = re.compile("\x1b\\[[0-9]{1,2}m")
 # A command is copied with the mouse: a line end within it would run half of it.
 _COMMAND: Final = re.compile(r"tolariad? [a-z]")
+_PIECES: Final = re.compile(r"\s*(?:`tolariad? [^`]*`\S*|\S+)")
 
 
 def width(text: str) -> int:
@@ -18,7 +19,7 @@ def width(text: str) -> int:
 def fitted_to(stream: TextIO, text: str, indent: int = 0) -> list[str]:
     """Return a line as lines that fit the terminal, or as it is if `stream` is none.
 
-    A line is broken at spaces, never within a word. Further lines are indented. A command at the end stays whole.
+    A line is broken at spaces, never within a word or a command. Further lines are indented.
     """
     columns = columns_of(stream)
     return [text] if columns is None else wrapped(text, max(indent + 20, columns), indent)
@@ -39,7 +40,7 @@ def wrapped(text: str, columns: int, indent: int) -> list[str]:
         return [text]
     command = _COMMAND.match(text.lstrip())
     lines, line = [], ""
-    for piece in [text] if command else re.findall(r"\s*\S+", text):
+    for piece in [text] if command else _PIECES.findall(text):
         if line.strip() and width(line + piece) > columns:
             lines.append(line)
             line = " " * indent + piece.lstrip()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Final
 
 from tolariad.control.replies import SaidStatus, TroubleStatus
 from tolariad.core import state as st
+from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.messages.sentences.text import sentence
 
@@ -28,8 +29,8 @@ _TOPICS: Final = {
 }
 
 
-def said_status(state: RunState) -> tuple[SaidStatus, ...]:
-    """Return the newest actions, oldest first."""
+def said_status(state: RunState, run: str) -> tuple[SaidStatus, ...]:
+    """Return the newest actions, oldest first. `run`: the run's folder, for the commands in sentences."""
     return tuple(
         SaidStatus(
             number=one.number,
@@ -37,14 +38,15 @@ def said_status(state: RunState) -> tuple[SaidStatus, ...]:
             seq=one.seq,
             time=rfc3339(one.event.wall),
             event=st.event_name(one.event),
-            text=sentence(one.event),
+            text=with_run(sentence(one.event), run),
+            step=getattr(one.event, "step", None),
         )
         for one in state.said.latest
     )
 
 
-def trouble_status(state: RunState) -> tuple[TroubleStatus, ...]:
-    """Return the kinds of trouble in the order in which they occurred last."""
+def trouble_status(state: RunState, run: str) -> tuple[TroubleStatus, ...]:
+    """Return the kinds of trouble in the order in which they occurred last. `run`: the run's folder."""
     found = sorted(state.said.troubles.items(), key=lambda one: one[1].last.seq)
     return tuple(
         TroubleStatus(
@@ -52,7 +54,7 @@ def trouble_status(state: RunState) -> tuple[TroubleStatus, ...]:
             count=kind.count,
             seq=kind.last.seq,
             time=rfc3339(kind.last.event.wall),
-            text=sentence(kind.last.event),
+            text=with_run(sentence(kind.last.event), run),
             why=_TOPICS.get(name, f"seq:{kind.last.seq}"),
         )
         for name, kind in found

@@ -22,7 +22,8 @@ FAILURE: Final = "FailureKind"
 class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A notable action of the run, recorded as event `seq`, as a sentence.
 
-    `number` counts all actions from 1; `start` is the start of the daemon that it is from.
+    `number` counts all actions from 1; `start` is the start of the daemon that it is from. `step`: the event's
+    step, or null if it has none.
     """
 
     number: int
@@ -31,6 +32,7 @@ class SaidStatus(msgspec.Struct, frozen=True, kw_only=True):
     time: str
     event: str
     text: str
+    step: int | None = None
 
 
 class TroubleStatus(msgspec.Struct, frozen=True, kw_only=True):

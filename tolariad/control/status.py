@@ -26,6 +26,7 @@ from tolariad.control.strategy_status import strategy_status
 from tolariad.control.tables import growing
 from tolariad.core import queries as q
 from tolariad.core import state as st
+from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import finite, number_state, rfc3339
 from tolariad.core.state.run_state import RunState
 
@@ -111,25 +112,26 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         memory=_memory(state, facts),
         strategy=strategy_status(state, facts.mono_ns),
         disk_low=state.disk.words if state.disk.low is not None else None,
-        said=said_status(state),
-        troubles=trouble_status(state),
+        said=said_status(state, directory),
+        troubles=trouble_status(state, directory),
         served_by=facts.served_by,
         step_metrics={name: finite(value) for name, value in progress.step_metrics.items()},
         seeds=growing(state),
         pruning=prune_summary(state),
-        detector=_detector(state),
+        detector=_detector(state, directory),
         dir_inode=facts.dir_inode,
         stage=_stage(state),
     )
 
 
-def _detector(state: RunState) -> str | None:
-    """Return what the detector's findings do not lead to, while the run may train; or what the autopilot does."""
+def _detector(state: RunState, directory: str) -> str | None:
+    """Return what the detector's findings do not lead to, else what the autopilot does or keeps."""
     if state.run.phase in st.TERMINAL:
-        return None
+        return with_run(q.kept_in_words(state), directory) or None
     if not state.run.policy.detect_rollback:
         return "findings are only recorded; the run does not roll back for them (detect.rollback)"
-    return q.autopilot_in_words(state)
+    told = q.autopilot_in_words(state)
+    return None if told is None else with_run(told, directory)
 
 
 def _stage(state: RunState) -> StageStatus | None:

@@ -30,10 +30,12 @@ from tolariad.core import messages as m
 from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_IO, ORDERLY
 from tolariad.core.calc.settings.model import STOP_BUDGET_S, Settings
+from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import safe_lines
 from tolariad.core.state.run_state import RunState
 from tolariad.daemon import leaving
 from tolariad.daemon.disk import measured, watch_disk
+from tolariad.daemon.followers import Followers
 from tolariad.daemon.opening import OpenRun, begin
 from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.policy import Policy
@@ -94,6 +96,7 @@ class Host:
         settings = run.resolved.settings
         self._spending = Spending(settings)
         self._histograms = BudgetHistograms(run.state.overruns)
+        self._followers = Followers(settings.follow, run.run_dir)
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = policy.scheduling()
         with refusing(EXIT_IO, f"the run folder {run.run_dir} cannot be opened", OSError):
@@ -180,12 +183,13 @@ class Host:
                 showing = Showing(self._request.progress, self._port.view)
             exit_ = await self._exit
             self._notifier.stopping()
-            self._notifier.status(exit_.why)
-            if why := self._place.lost():
-                raise FolderLost(EXIT_IO, why)
-            self.why = exit_.why
+            why = with_run(exit_.why, str(self._run.run_dir))
+            self._notifier.status(why)
+            if lost := self._place.lost():
+                raise FolderLost(EXIT_IO, lost)
+            self.why = why
             level = logging.INFO if exit_.code in ORDERLY else logging.ERROR
-            _log.log(level, "The daemon ends: %s", exit_.why, extra={"told_by": "summary"})
+            _log.log(level, "The daemon ends: %s", why, extra={"told_by": "summary"})
             return exit_.code
         finally:
             watch.close()
@@ -249,6 +253,7 @@ class Host:
         self._start(watch_disk(self._run.journal, self._kernel, self._run.resolved.settings), "disk watch")
         if self._run.mode is m.StartMode.ACTIVATED:
             self._start(self._end_when_idle(), "idle watch")
+        self._start(self._followers.keep(), "followers")
 
     async def _leave(self) -> None:
         """Shut down in order: end the trainer, stop recording, close the journal."""
@@ -269,6 +274,7 @@ class Host:
             self._flush_spending()
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
             await leaving.finish("the journal", self._run.journal.close, limit_s=_LEAVE_S)
+        await leaving.finish("the followers", self._followers.close, limit_s=_LEAVE_S)
         await self._policy.close()
         self._place.close()
 
@@ -315,7 +321,8 @@ class Host:
     def _end(self, effect: m.ExitDaemon, phase: st.Phase) -> None:
         if self._lingers and phase is st.Phase.COMPLETED and not self._signals.is_stop_ordered:
             self._lingers = False
-            _log.info("%s. The daemon stays until it is stopped (--linger)", effect.why)
+            why = with_run(effect.why, str(self._run.run_dir))
+            _log.info("%s. The daemon stays until it is stopped (--linger)", why)
         elif not self._exit.done():
             self._exit.set_result(effect)
 

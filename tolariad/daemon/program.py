@@ -54,7 +54,7 @@ class ProgramPolicy:
         self._run, self._program, self._begin, self._call = run, program, begin, call
         self.pid = program.pid
         self.sinks: tuple[Sink, ...] = (self._pass_on,)
-        self._saying = Saying(self.say)
+        self._saying = Saying(self.say, str(run.run_dir))
         self._kernel: Kernel | None = None
         self._end: End = lambda _: None
         self._living: AttachedIncarnation | None = None
@@ -180,6 +180,7 @@ class ProgramPolicy:
 
     async def close(self) -> None:
         """Let the program read what was sent to it."""
+        self._saying.end()
         await asyncio.sleep(0)  # what the kernel's thread has said last
         await self._program.leave()
 

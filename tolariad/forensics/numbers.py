@@ -70,21 +70,43 @@ def shown_name(metric: str) -> str:
     return f"{_OF_THE_TASK}{metric}" if taken else metric
 
 
+class Executed(NamedTuple):
+    """Every step in the order in which it was made, those that a rollback gave up included.
+
+    `line`: the indexes of the steps of the run as it stands. `branch`: the branch of each step.
+    """
+
+    steps: Steps
+    branch: array[float]
+    line: Sequence[int]
+
+
 def steps_of(journal: Path) -> Steps:
     """Return the steps of the run as it stands. Raises JournalError, ReplayError, OSError."""
+    return steps_of_line(executed_of(journal))
+
+
+def steps_of_line(every: Executed) -> Steps:
+    """Return the steps of the run as it stands."""
+    steps, line = every.steps, every.line
+    by_name = {name: _at(values, line) for name, values in steps.by_name.items()}
+    return Steps(_at(steps.step, line), _at(steps.epoch, line), _at(steps.wall, line), by_name)
+
+
+def executed_of(journal: Path) -> Executed:
+    """Return all steps that were made. Raises JournalError, ReplayError, OSError."""
     columns = read_columns(journal, Tabulation(STEP_COLUMNS, step_row, METRIC)).by_name
     # The state after the columns: so it has every name that one of these steps was recorded with.
     with Reader(journal) as reader:
         state = state_at(reader).state
     rows = _rows_of_the_line(columns["branch"], columns["step"], state)
-    step, epoch, wall = (_at(columns[name], rows) for name in ("step", "epoch", "wall"))
-    by_name = {name: _at(columns[name], rows) for name in OF_EVERY_STEP}
+    by_name = {name: columns[name] for name in OF_EVERY_STEP}
     norms = by_name["grad_norm"]
     by_name["grad_norm"] = array("d", [math.nan if norm == m.NOT_MEASURED else norm for norm in norms])
     for number, name in enumerate(state.progress.metric_names, 1):
         column = columns.get(f"{METRIC}{number}")
-        by_name[shown_name(name)] = array("d", [math.nan]) * len(step) if column is None else _at(column, rows)
-    return Steps(step, epoch, wall, by_name)
+        by_name[shown_name(name)] = array("d", [math.nan]) * len(norms) if column is None else column
+    return Executed(Steps(columns["step"], columns["epoch"], columns["wall"], by_name), columns["branch"], rows)
 
 
 def _rows_of_the_line(branches: array[float], steps: array[float], state: RunState) -> Sequence[int]:

@@ -140,9 +140,13 @@ def number_in(fields: dict[str, Any], name: str) -> int | None:
 
 
 class Query(msgspec.Struct, frozen=True, kw_only=True):
-    """A selection of events. `types`: prefixes of type names. `pattern` is searched in the event's text."""
+    """A selection of events. `types`: prefixes of type names. `pattern` is searched in the event's text.
+
+    `without`: names of types that are left out.
+    """
 
     types: tuple[str, ...] = ()
+    without: frozenset[str] = frozenset()
     pattern: re.Pattern[str] | None = None
     since: JournalPosition | None = None
     until: JournalPosition | None = None
@@ -244,7 +248,9 @@ def follow(reader: Reader, query: Query, after_seq: int, sleep: Callable[[float]
 def matcher(reader: Reader, query: Query) -> Callable[[JournalEntry], bool]:
     """Return the test that the query applies to each event (its range is not part of it)."""
     tests: list[Callable[[JournalEntry], bool]] = []
-    types, pattern = query.types, query.pattern
+    types, pattern, without = query.types, query.pattern, query.without
+    if without:
+        tests.append(lambda entry: brief(entry.event).type not in without)
     if types:
         tests.append(lambda entry: _is_named(brief(entry.event), types))
     if query.lineage:

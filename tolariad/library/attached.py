@@ -27,6 +27,7 @@ from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_CONFIG, ORDERLY
 from tolariad.core.calc.settings.rules import read_resolved
+from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.decision import Accepted
 from tolariad.core.state.run_state import RunState, read_capture
 from tolariad.daemon.children import kept_from_children
@@ -198,6 +199,8 @@ class Attached:
                 self._state = _state_of(order.state)
                 if order.code not in ORDERLY:
                     raise RunFailed(self._failure(order.why))
+                if kept := q.kept_in_words(self._state):
+                    self._saying.note(f"The run is over. {with_run(kept, str(self._run_dir))}.")
                 if not trained and (newest := self.state.checkpoints.newest) is not None:
                     self._take_over_weights(newest)
                 return

@@ -44,9 +44,6 @@ from tolariad.supervisor.process import Session
 
 _log: Final = logging.getLogger(__name__)
 
-# A process that has closed its connection usually ends within this time, and how it ended is the better reason.
-_END_S: Final = 0.5
-
 
 class AnalystSetup(msgspec.Struct, frozen=True, kw_only=True):
     """A run, and how the process of an analysis is started.
@@ -171,8 +168,7 @@ class Analyst:
                 await process.kill_with_stacks()
             raise
         except PeerFailed as failed:
-            has_ended = await process.gone_within(_END_S)
-            raise AnalysisFailed(f"Its process {process.how if has_ended else failed}.") from failed
+            raise AnalysisFailed(f"Its process {failed}.") from failed
         finally:
             output = await process.end()
             if stacks := stacks_in(output):

@@ -30,6 +30,8 @@ _READ_BYTES: Final = 64 * 1024
 _OUTPUT_PAUSE_S: Final = 0.02
 _STACKS_CHARS: Final = 2_000
 _THREAD: Final = "(most recent call first):"
+# A connection ends a moment before its process is known to have ended, which says more.
+_END_S: Final = 0.5
 
 
 class PeerLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,11 +109,11 @@ class PeerProcess:
         """Return the next `count` bytes. Raises PeerFailed if the connection ends before."""
         while len(self._buffer) < count:
             try:
-                piece = await self._loop.sock_recv(self._socket, _READ_BYTES)
+                piece, why = await self._loop.sock_recv(self._socket, _READ_BYTES), "closed its connection too early"
             except OSError as error:
-                raise PeerFailed(f"cannot be reached: {error}") from error
+                piece, why = b"", f"cannot be reached: {error}"
             if not piece:
-                raise PeerFailed("closed its connection before its answer was complete")
+                raise PeerFailed(self.how if await self.gone_within(_END_S) else why)
             self._buffer += piece
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]

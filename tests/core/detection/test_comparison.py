@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from tolariad.core.calc.detection.comparison import Comparison, Judgement, Losses, judged, lost, returned_is_better
+from tolariad.core.calc.detection.comparison import (
+    Comparison,
+    Judgement,
+    Losses,
+    error_of,
+    judged,
+    lost,
+    returned_is_better,
+)
 
 BEGIN = 2.3
 
@@ -39,6 +47,10 @@ def judgement(newest, held, begin=BEGIN):
         (None, (2.2, 0.2), Judgement.WEIGHTS),
         (None, (0.2, 0.2), Judgement.CHANGED),
         (None, None, Judgement.UNCLEAR),
+        # Without held-out batches: harder data that are learnt, and such a difference within the noise.
+        ((0.5, 0.6, 0.02), None, Judgement.CHANGED),
+        ((0.57, 0.6, 0.02), None, Judgement.UNCLEAR),
+        ((0.5, 0.6), None, Judgement.UNCLEAR),
     ],
 )
 def test_a_comparison_is_judged_by_both_sets_of_batches(newest, held, found):
@@ -53,6 +65,12 @@ def test_pinned_weights_with_an_unusual_loss_are_no_witness():
     assert judged(Comparison(*pair, BEGIN, usual=0.55)) is Judgement.WEIGHTS
     assert judged(Comparison(*pair, BEGIN, usual=0.9)) is Judgement.UNCLEAR
     assert judged(Comparison(pair[0], None, BEGIN, usual=0.9)) is Judgement.UNCLEAR
+
+
+def test_the_error_of_a_mean_is_that_of_the_differences_of_the_same_batches():
+    """Not that of the losses: how hard a batch is counts for both. One batch tells nothing of its noise."""
+    assert error_of([0.1, 0.3]) == pytest.approx(0.1)
+    assert error_of([5.0, 5.0, 5.0]) == error_of([1.0]) == error_of([]) == error_of([1.0, math.nan]) == 0.0
 
 
 def test_a_language_model_that_was_emptied_has_lost_its_way():

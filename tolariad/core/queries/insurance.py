@@ -9,6 +9,7 @@ from typing import Protocol
 
 from tolariad.core import state as st
 from tolariad.core.calc.detection.place import Batch, earlier, later
+from tolariad.core.queries.run import is_program
 from tolariad.core.queries.run_limit import last_epoch, last_step
 
 
@@ -48,12 +49,23 @@ def last_to_compare(state: WayToTheEnd, updates: int) -> Batch | None:
     return earlier(end, updates * policy.step_batches, length)
 
 
-def kept_in_words(state: st.HasInsurance) -> str:
-    """Return which state a run that ends keeps, and how to begin there, as a clause; "" if it keeps none."""
+class Kept(st.HasRun, st.HasInsurance, Protocol):
+    """The slices that tell which state a run keeps, and by which command another run begins there."""
+
+
+def kept_in_words(state: Kept) -> str:
+    """Return which state a run that has ended keeps, and the command for it, as a clause; "" if it keeps none."""
     kept = state.insurance.held_on_to
     if kept is None:
         return ""
-    return f"{kept.checkpoint} (step {kept.step}) is kept: {kept.why}; `tolariad run --from RUN@{kept.checkpoint}`"
+    id_ = kept.checkpoint
+    if is_program(state):
+        # Only the program has its model: no command can train it.
+        way = f"`tolaria export-weights RUN --id {id_} -o RUN/{id_}.safetensors` writes its weights"
+    else:
+        begun = f"`tolariad run RUN/config.resolved.json --from RUN@{id_} --with-optimizer --dir RUN-{id_}`"
+        way = f"{begun} begins another run there"
+    return f"{id_} (step {kept.step}) is kept: {kept.why}; {way}"
 
 
 def autopilot_in_words(state: st.HasInsurance) -> str | None:

@@ -22,12 +22,6 @@ from tolariad.core.state.fates import COUNTER, set_back
 from tolariad.core.state.fold import ApplyTable
 
 LATEST_MAX: Final = 16
-# A hook that sets a rate at every step is corrected at every step. A start says so this often, and then once more.
-CORRECTIONS_SAID_MAX: Final = 3
-FURTHER_CORRECTIONS: Final = (
-    "Learning rates are corrected again and again; further corrections are only recorded. "
-    "`tolaria events RUN -t LrViolationDetected` lists them."
-)
 # For the first two a StepSkipped is reported if a batch was skipped. The duration of a step concerns the machine only.
 _SAID_OTHERWISE: Final = frozenset({Finding.NON_FINITE, Finding.SPIKE, Finding.STALL})
 

@@ -138,8 +138,8 @@ def _skipped(s: Strategy, _: m.StepSkipped, __: m.Cause) -> Strategy:
 
 
 def _found(s: Strategy, e: m.InstabilityDetected, _: m.Cause) -> Strategy:
-    """Count a finding that called for more than a record."""
-    if e.level is None and not e.goes_on:
+    """Count a finding that called for more than a record. One of a finite rise is insured, and has no level."""
+    if e.level is None and not e.insured and not e.goes_on:
         return s
     return replace(s, findings=s.findings + 1)
 

@@ -29,8 +29,6 @@ from tolariad.supervisor.peer_process import stacks_in
 _log: Final = logging.getLogger(__name__)
 
 _DOUBLINGS_MAX: Final = 16
-# A process that has closed its connection usually ends within this time, and how it ended is the better reason.
-_END_S: Final = 0.5
 
 
 class StrategyKeeper:
@@ -106,9 +104,7 @@ class StrategyKeeper:
             raise
         except StrategyFailed as failed:
             self._holds = None
-            has_ended = await process.gone_within(_END_S)
-            why = process.how if has_ended else str(failed)
-            raise self._ended(process, why) from failed
+            raise self._ended(process, str(failed)) from failed
 
     def _ended(self, process: StrategyProcess, why: str) -> StrategyFailed:
         """Kill a process that broke the protocol. Return the error to raise."""
@@ -173,8 +169,7 @@ class StrategyKeeper:
             await process.kill_with_stacks()
             return f"was not ready within {self._limits.start_s:g} s"
         except (StrategyFailed, StateRefused) as failed:
-            has_ended = await process.gone_within(_END_S)
-            return process.how if has_ended and not isinstance(failed, Refused) else str(failed)
+            return str(failed)
         self._initial, self._holds, self.source_hash = ready.state, b"", ready.source_hash
         self._process, self.problem = process, ""
         self._settled.set()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tolariad.core import messages as m
-from tolariad.core.calc.detection.comparison import Losses
+from tolariad.core.calc.detection.comparison import Losses, error_of
 from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.restore import check_fits
 from tolariad.trainer.data.feed import to_device
@@ -46,12 +46,16 @@ def measured(
         now = _held(setup, beat), _newest(setup, groups, beat)
         with _weights_of(setup, loaded):
             pinned = _held(setup, beat), _newest(setup, groups, beat)
-    held, newest = (_both(*pair) for pair in zip(now, pinned, strict=True))
-    return m.Measured(newest=newest, held=held, begin=begin, usual=usual)
+    held = None if now[0] is None or pinned[0] is None else Losses(now[0], pinned[0])
+    return m.Measured(newest=_both(now[1], pinned[1]), held=held, begin=begin, usual=usual)
 
 
-def _both(now: float | None, pinned: float | None) -> Losses | None:
-    return None if now is None or pinned is None else Losses(now, pinned)
+def _both(now: list[float], pinned: list[float]) -> Losses | None:
+    """Return the means of the same batches, and the error of their difference; None without batches."""
+    if not now:
+        return None
+    differences = [one - other for one, other in zip(now, pinned, strict=True)]
+    return Losses(math.fsum(now) / len(now), math.fsum(pinned) / len(pinned), error_of(differences))
 
 
 def _held(setup: Setup, beat: Callable[[], None]) -> float | None:
@@ -59,8 +63,8 @@ def _held(setup: Setup, beat: Callable[[], None]) -> float | None:
     return validate(setup, beat).means.get("loss")
 
 
-def _newest(setup: Setup, groups: Groups, beat: Callable[[], None]) -> float | None:
-    """Return the mean loss of the updates' batches, in training mode; None if there are none."""
+def _newest(setup: Setup, groups: Groups, beat: Callable[[], None]) -> list[float]:
+    """Return the loss of each update's batches, in training mode."""
     losses = []
     # Both states draw the same numbers, such as those of dropout.
     seed_everything(derived_seed(setup.rng_seed, "comparison"))
@@ -76,7 +80,7 @@ def _newest(setup: Setup, groups: Groups, beat: Callable[[], None]) -> float | N
             parts.append(float(loss.detach()))
         losses.append(math.fsum(parts) / len(parts))
     drop_gradients(setup.owners)
-    return math.fsum(losses) / len(losses) if losses else None
+    return losses
 
 
 @contextmanager

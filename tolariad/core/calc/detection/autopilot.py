@@ -31,7 +31,7 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tolariad.core.calc.detection.comparison import Comparison, Judgement, judged, returned_is_better
+from tolariad.core.calc.detection.comparison import Comparison, Judgement, error_of, judged, returned_is_better
 from tolariad.core.calc.detection.place import RETURNS_MAX, Batch, Place, found_again, is_passed, widened
 from tolariad.core.calc.detection.rules import NO_LIMIT, Finding, Signal, Verdict, is_watched
 from tolariad.core.calc.detection.watch import HORIZON, WINDOW, Outcome, Watch, followed, level_of
@@ -269,7 +269,7 @@ def _released(state: Autopilot, judgement: Judgement, comparison: Comparison) ->
     """Return why the pin is not needed after a comparison; None: it is."""
     newest, held = comparison.newest, comparison.held
     # Without held-out batches the newest ones alone speak for weights that have come down again.
-    is_healed = held is None and (newest is None or newest.now <= newest.pinned)
+    is_healed = held is None and (newest is None or newest.is_no_worse)
     if state.outcome is Outcome.CAME_DOWN and (judgement is Judgement.CHANGED or is_healed):
         return Release("the loss came down by itself")
     if judgement is not Judgement.CHANGED:
@@ -330,7 +330,9 @@ def branches_compared(state: Autopilot, held: float | None) -> Answer:
         is_better = returned_is_better(held, trial.held)
     else:
         last = state.last[-len(trial.went_on) :] if trial.went_on else ()
-        is_better = bool(last) and returned_is_better(_mean(last), _mean(trial.went_on))
+        # The same batches, so the noise is that of their differences.
+        error = error_of([one - other for one, other in zip(last[::-1], trial.went_on[::-1], strict=False)])
+        is_better = bool(last) and returned_is_better(_mean(last), _mean(trial.went_on), error)
     return _chosen(state, Future.RETURNED if is_better else Future.WENT_ON)
 
 

@@ -9,6 +9,7 @@ Losses alone do not tell a network that a fault has damaged from an objective th
 | less than that | nothing: they have learnt since | CHANGED: the objective or the data changed |
 | less than `HEALED` of the way | less than `HARMED` | CHANGED, unless both losses are several times the pinned ones |
 | less than `SOUND` of the way | not measured | CHANGED |
+| not measured | they have learnt, by more than the noise | CHANGED |
 | anything else, or nothing was measured | | UNCLEAR |
 
 The *way* is the distance from the pinned weights' loss to that of an untrained network. Promises: pure functions; a
@@ -18,6 +19,7 @@ loss that is not finite counts as lost.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
@@ -32,6 +34,8 @@ DESTROYED: Final = 0.75
 # A way is at least this share of the loss itself: a run that begins fine-tuned has hardly come down.
 _WAY_LEAST: Final = 0.5
 _TINY: Final = 1e-12
+# A difference of the mean losses of a few batches is one of the weights if it is more than so many standard errors.
+ERRORS: Final = 2.0
 # Near the end of the way a share tells little. If the pinned weights' losses are lower by these factors after a whole
 # horizon of learning, on the newest batches and on held-out ones, both futures are tried.
 _FAR_NEWEST: Final = 2.5
@@ -49,19 +53,32 @@ class Judgement(Enum):
     UNCLEAR = "unclear"
 
 
-class Losses(Struct, frozen=True):
-    """Mean losses of the same batches, by the present weights and by the pinned ones."""
+class Losses(Struct, frozen=True, omit_defaults=True):
+    """Mean losses of the same batches, by the present weights and by the pinned ones.
+
+    `error`: the standard error of their difference over the batches; 0: not known.
+    """
 
     now: float
     pinned: float
+    error: float = 0.0
+
+    @property
+    def is_learnt(self) -> bool:
+        """Whether the present weights are better by more than the noise."""
+        return self.error > 0.0 and self.now < self.pinned - ERRORS * self.error
+
+    @property
+    def is_no_worse(self) -> bool:
+        """Whether the present weights are not worse by more than the noise."""
+        return self.now <= self.pinned + ERRORS * self.error
 
 
 class Comparison(Struct, frozen=True):
     """What was measured. None: it could not be, or there are no such batches.
 
-    `newest`: training batches that came after the rise began. `held`: the validation, or else training batches from
-    before the rise. `begin`: the loss of the untrained network. `usual`: the level of the loss when the pinned state
-    was kept; 0: not known.
+    `newest`: training batches that came after the rise began. `held`: the validation. `begin`: the loss of the
+    untrained network. `usual`: the level of the loss when the pinned state was kept; 0: not known.
     """
 
     newest: Losses | None
@@ -99,11 +116,16 @@ def _is_usual(found: Comparison) -> bool:
 
 
 def judged(found: Comparison) -> Judgement:
-    """Return what the comparison says. Without held-out batches only a damage of the weights can be seen."""
+    """Return what the comparison says.
+
+    Without held-out batches nothing tells what was forgotten. If the newest batches are learnt, a trial could not tell
+    it either: both of its branches are asked about such batches, and one of them has trained with fewer.
+    """
     held, newest = lost(found.held, found.begin), lost(found.newest, found.begin)
     if held is None:
-        is_harmed = newest is not None and newest >= HARMED and _is_usual(found)
-        return Judgement.WEIGHTS if is_harmed else Judgement.UNCLEAR
+        if newest is not None and newest >= HARMED and _is_usual(found):
+            return Judgement.WEIGHTS
+        return Judgement.CHANGED if found.newest is not None and found.newest.is_learnt else Judgement.UNCLEAR
     if newest is not None and newest < HARMED:
         if held >= DESTROYED:
             return Judgement.DATA
@@ -117,11 +139,21 @@ def judged(found: Comparison) -> Judgement:
     return Judgement.UNCLEAR
 
 
-def returned_is_better(returned: float, went_on: float) -> bool:
-    """Return whether the branch that went back is the better one after a trial. `returned`, `went_on`: held-out losses.
+def returned_is_better(returned: float, went_on: float, error: float = 0.0) -> bool:
+    """Return whether the branch that went back is the better one after a trial. `returned`, `went_on`: mean losses.
 
-    A tie keeps the branch that went on: it has made more updates.
+    `error`: the standard error of their difference. A tie keeps the branch that went on: it has made more updates.
     """
     if not math.isfinite(went_on):
         return math.isfinite(returned)
-    return returned < went_on
+    return returned < went_on - ERRORS * error
+
+
+def error_of(differences: Sequence[float]) -> float:
+    """Return the standard error of the mean of these differences; 0 if it is not known."""
+    count = len(differences)
+    if count < 2 or not all(map(math.isfinite, differences)):
+        return 0.0
+    mean = math.fsum(differences) / count
+    squares = math.fsum((one - mean) ** 2 for one in differences)
+    return math.sqrt(squares / (count - 1) / count)

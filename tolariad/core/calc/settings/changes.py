@@ -50,6 +50,7 @@ FREE: Final = (
     "data",
     "digest",
     "notify",
+    "follow",
     "signals",
     "trainer",
     # A re-run validates where the journal has a validation.

@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 
 from tolariad.core.calc.settings import values as units
 from tolariad.core.calc.settings.copies import Checkpoint, Snapshots
+from tolariad.core.calc.settings.followers import Followers
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, PartOptimizer
 from tolariad.core.calc.settings.processes import Parallel, TrainerSettings
 from tolariad.core.calc.settings.pruning import Prune
@@ -359,6 +360,7 @@ class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     metrics: Metrics = Metrics()
     telemetry: Telemetry = Telemetry()
     notify: Notify = Notify()
+    follow: Followers = ()
     performance: Performance = Performance()
     budgets: Budgets = Budgets()
     breakers: Annotated[

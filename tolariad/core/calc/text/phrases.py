@@ -5,16 +5,27 @@ Promises: pure. A reason is one line, whatever the event holds.
 
 from __future__ import annotations
 
+import re
+import shlex
 from collections.abc import Iterable
 from typing import Final
 
 _NAMED_MAX: Final = 3
+# The commands of a sentence stand between grave accents.
+COMMAND: Final = re.compile(r"`(?:tolaria|tolariad) [^`]*`")
+_RUN: Final = re.compile(r"\bRUN\b")
 
 
 def because(why: str) -> str:
     """Return the reason, and the end of the sentence."""
     words = " ".join(why.split()).rstrip(".")
     return f": {words}." if words else "."
+
+
+def with_run(text: str, run: str) -> str:
+    """Return the text with this run's name or folder in place of RUN in its commands, so that they can be pasted."""
+    # A function: in a string a backslash of the name would be an escape.
+    return COMMAND.sub(lambda command: _RUN.sub(lambda _: shlex.quote(run), command[0]), text)
 
 
 def listed(names: Iterable[object]) -> str:

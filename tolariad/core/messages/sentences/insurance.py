@@ -36,8 +36,10 @@ def _compared(e: m.StatesCompared) -> str:
 
 
 def _held_on_to(e: m.HeldOnTo) -> str:
-    back = f" `tolaria rollback RUN --to {e.checkpoint}` goes back to step {e.step}." if e.checkpoint else ""
-    return f"The run goes on{because(e.why)}{back}"
+    if not e.checkpoint:
+        return f"The run goes on{because(e.why)}"
+    back = f"While the run trains, `tolaria rollback RUN --to {e.checkpoint}` goes back there."
+    return f"State of step {e.step} ({e.checkpoint}) stays kept{because(e.why)} {back}"
 
 
 SENTENCES: Final[Sentences] = {
