@@ -7,6 +7,7 @@ import pytest
 from tests.library.ranks.groups import EPOCHS, Kills, Program, start, until_done
 from tests.recorded import of, sound
 from tolariad.core import messages as m
+from tolariad.library import ranks
 
 STEPS = {2: 5, 3: 3}
 
@@ -20,15 +21,15 @@ def calm(request, tmp_path_factory):
 
 def test_all_ranks_make_the_same_run(calm):
     """One journal, one set of steps, and one model on all ranks, but for the statistics of its buffers."""
-    ranks, found, run_dir = calm
+    count, found, run_dir = calm
     events = sound(run_dir)
 
-    assert [one["phase"] for one in found] == ["completed"] * ranks
-    assert {one["steps"] for one in found} == {EPOCHS * STEPS[ranks]}
-    assert [one.step for one in of(events, m.StepCompleted)] == [*range(1, EPOCHS * STEPS[ranks] + 1)]
+    assert [one["phase"] for one in found] == ["completed"] * count
+    assert {one["steps"] for one in found} == {EPOCHS * STEPS[count]}
+    assert [one.step for one in of(events, m.StepCompleted)] == [*range(1, EPOCHS * STEPS[count] + 1)]
     assert len({one["bits"]["optimizer"] for one in found}) == 1
     assert len({one["bits"]["0.weight"] for one in found}) == 1
-    assert len({one["bits"]["1.running_mean"] for one in found}) == ranks
+    assert len({one["bits"]["1.running_mean"] for one in found}) == count
 
 
 @pytest.mark.sample(3)
@@ -43,11 +44,23 @@ def test_all_ranks_make_the_same_run(calm):
 )
 def test_a_group_of_which_somebody_is_killed_ends_with_the_same_bits(calm, tmp_path, kills):
     """Either rank, all of them, or the recorder: the group ends, and the next one makes the bits of the calm run."""
-    ranks, undisturbed, _ = calm
+    count, undisturbed, _ = calm
     program = Kills(tmp_path, *kills).into(Program(tmp_path / "run"))
-    found, starts = until_done(ranks, program, tmp_path)
+    found, starts = until_done(count, program, tmp_path)
     events = sound(tmp_path / "run")
 
     assert starts == 1 + len(kills)
     assert found == undisturbed
     assert not of(events, m.RerunDiverged)
+
+
+@pytest.mark.torture
+def test_three_ranks_whose_buckets_are_as_torch_lays_them_out_differ_after_a_kill(tmp_path, monkeypatch):
+    """The control: the layout is why three ranks have the same bits. With two it could not show."""
+    monkeypatch.setattr(ranks, "_fix", lambda _: None)
+    for name in ("calm", "killed"):
+        (tmp_path / name).mkdir()
+    undisturbed = start(3, Program(tmp_path / "calm" / "run"), tmp_path / "calm")
+    program = Kills(tmp_path / "killed", "1 before 5").into(Program(tmp_path / "killed" / "run"))
+
+    assert until_done(3, program, tmp_path / "killed")[0] != undisturbed
