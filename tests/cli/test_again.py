@@ -169,3 +169,13 @@ def test_the_copy_reaches_nothing_outside():
     assert {one.partition("=")[0] for one in OUTSIDE} >= {
         *("notify.webhook", "telemetry.bus_url", "telemetry.otlp_endpoint", "metrics.listen")
     }
+
+
+def test_a_step_names_its_rows(given, run):
+    """The 64 images of the batch, each once; loaded again, they have the digest that the journal has."""
+    said = given("why", run, "step:30", "--show", "--json")
+
+    assert said.code == 0, said.err
+    found = said.json["rows"]
+    assert (len(set(found["rows"])), found["is_verified"]) == (64, True)
+    assert all(text.startswith("a ") for text in found["described"])

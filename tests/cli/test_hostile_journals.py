@@ -33,6 +33,10 @@ COMMANDS = [
     ["why", "RUN", "seq:20"],
     ["why", "RUN", "OrderActed:SetRate"],
     ["why", "RUN", "c000001"],
+    ["why", "RUN", "slow"],
+    ["diff", "RUN", "RUN"],
+    ["diff", "RUN", "step:2", "now"],
+    ["report", "RUN", "-o", "PAGE"],
     ["metrics", "RUN"],
     ["metrics", "RUN", "--epochs"],
     ["metrics", "RUN", "--csv"],
@@ -119,6 +123,7 @@ def test_every_reading_command_ends_with_a_sentence(quick_path, real, checkpoint
         shutil.copytree(checkpoints, run / "checkpoints")
         chosen = COMMANDS if count > 100 else COMMANDS[number % 4 :: 4]
         places = {"RUN": str(run), "RUNS": str(quick_path / "runs"), "FILE": str(quick_path / "w.safetensors")}
+        places |= {"PAGE": str(quick_path / "page.html")}
         for command in chosen:
             what = wrong_with([places.get(word, word) for word in command])
             if what:
@@ -166,6 +171,7 @@ def test_a_journal_that_is_empty_foreign_or_damaged_ends_every_command_with_a_se
     for run in broken_runs(quick_path / "runs", real):
         for command in COMMANDS:
             places = {"RUN": str(run), "RUNS": str(run.parent), "FILE": str(quick_path / "w.safetensors")}
+            places |= {"PAGE": str(quick_path / "page.html")}
             what = wrong_with([places.get(word, word) for word in command])
             if what:
                 wrong.append((run.name, " ".join(command), what))

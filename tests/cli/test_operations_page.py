@@ -16,7 +16,7 @@ from tolariad.control.connection import ServerLimits
 from tolariad.control.methods import description
 from tolariad.control.wire import INTERFACE
 from tolariad.core import state as st
-from tolariad.forensics.why import TOPICS
+from tolariad.forensics.topics import TOPICS
 
 PAGE = (Path(__file__).resolve().parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
 

@@ -13,7 +13,7 @@ from tolariad import daemon
 from tolariad.cli import probes, runs
 from tolariad.cli.tolaria import tolaria as tolaria_command
 from tolariad.cli.tolariad import tolariad as tolariad_command
-from tolariad.forensics.why import TOPICS
+from tolariad.forensics.topics import TOPICS
 
 # Arguments that a command needs besides the run.
 NEEDED = {

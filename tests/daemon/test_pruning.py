@@ -16,7 +16,7 @@ from tests.recorded import events_of, of, sound
 from tolariad.cli.tolaria import main
 from tolariad.core import messages as m
 from tolariad.core import state as st
-from tolariad.forensics.why import TOPICS
+from tolariad.forensics.topics import TOPICS
 from tolariad.storage.verify import read_manifest
 
 # So many processes of a daemon, its trainer and its analyses, are forks.

@@ -12,7 +12,8 @@ from tests.core.pruning.pruned import SPEED
 from tests.core.pruning.test_window import masked, reports
 from tolariad.core import messages as m
 from tolariad.forensics.positions import JournalPosition, PositionKind
-from tolariad.forensics.why import TOPICS, NoAnswer, why
+from tolariad.forensics.topics import TOPICS
+from tolariad.forensics.why import NoAnswer, why
 
 
 def types(links):
@@ -145,11 +146,13 @@ def test_each_topic_has_words_for_a_run_without_it(topic, tmp_path):
 
 @pytest.mark.parametrize("topic", ["hang", "RunFailed", "c009999", "love"])
 def test_what_never_happened_is_said_so(reader, topic):
-    """An unknown topic gets the list of known ones."""
+    """An unknown topic gets the list of known ones, a known one the list of those that have an answer."""
     with pytest.raises(NoAnswer) as said:
         why(reader, topic)
 
-    assert ("pause" in str(said.value)) is (topic != "hang")
+    assert ("hyperparameters" in str(said.value)) is (topic != "hang")
+    assert ("It has an answer for: " in str(said.value)) is (topic == "hang")
+    assert "pause" in str(said.value)
 
 
 def test_masks_that_were_judged_lead_back_to_the_cycle_that_found_them(run_dir):

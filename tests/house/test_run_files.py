@@ -44,6 +44,7 @@ ALLOWED: dict[str, str] = {
     "tolariad/cli/checking.py": _USERS,
     "tolariad/cli/journals.py::_written": _USERS,
     "tolariad/cli/report.py": _USERS,
+    "tolariad/forensics/parquet.py::_opened": "a file in a folder of its own, beside the user's",
     "tolariad/forensics/report/page.py::_of_package": _PACKAGE,
     "tolariad/cli/errors.py": "/dev/null",
     "tolariad/followers/place.py": _USERS,

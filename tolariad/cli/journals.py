@@ -13,6 +13,7 @@ import msgspec
 from tolariad.cli import naming, output
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.events import SINCE, UNTIL, stamp
+from tolariad.cli.long_work import bar
 from tolariad.forensics.words import safe
 
 
@@ -120,13 +121,23 @@ def stats(path: Path, *, as_json: bool) -> int:
 
 @journal.command()
 @naming.argument
-@output.to_file("Write to FILE instead of stdout.")
+@output.to_file("Write to FILE instead of stdout. If it ends in .parquet: a table, which needs duckdb.")
+@click.option("--steps", is_flag=True, help="With -o FILE.parquet: one row for each step, instead of each event.")
 @click.option("--raw", is_flag=True, help="Write the exact bytes of each event, in base64.")
 @SINCE
 @UNTIL
 @naming.takes_journal
-def export(path: Path, *, file: Path | None, raw: bool, **bounds: Any) -> int:
-    """Write RUN's events as JSON lines."""
+def export(path: Path, *, file: Path | None, steps: bool, raw: bool, **bounds: Any) -> int:
+    """Write RUN's events as JSON lines, or as a Parquet table.
+
+    Example: `tolaria journal export runs/digits --steps -o steps.parquet`
+    """
+    if file is not None and file.suffix == ".parquet":
+        if raw or any(bounds.values()):
+            raise click.UsageError("a Parquet file has all events: leave --raw, --since and --until out")
+        return _as_parquet(path, file, by_step=steps)
+    if steps:
+        raise click.UsageError("--steps needs -o FILE.parquet; `tolaria metrics RUN --csv` prints the steps as CSV")
     from journal.export import export_json_lines, export_raw_lines
     from journal.reader import Reader
     from tolariad.forensics.timeline import Query, forwards
@@ -136,6 +147,20 @@ def export(path: Path, *, file: Path | None, raw: bool, **bounds: Any) -> int:
     with Reader(path) as reader:
         count = _written(file, lambda stream: write_lines(forwards(reader, query), stream.write))
     output.note(output.counted(count, "event"))
+    return Exit.DONE
+
+
+def _as_parquet(path: Path, file: Path, *, by_step: bool) -> int:
+    from tolariad.forensics.parquet import NoDuckdb, write_events, write_steps
+
+    try:
+        with bar("writing", 0, 1):
+            count = (write_steps if by_step else write_events)(path, file)
+    except NoDuckdb as error:
+        raise CommandError(Exit.NO, str(error), name="NoDuckdb") from error
+    except OSError as error:
+        raise CommandError(Exit.NO, f"{file} cannot be written: {error.strerror or error}", name="Output") from error
+    output.note(output.counted(count, "step" if by_step else "event"))
     return Exit.DONE
 
 

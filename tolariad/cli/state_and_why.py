@@ -22,7 +22,8 @@ from tolariad.core.calc.text.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
-from tolariad.forensics.why import TOPICS, Answer, Link, happened, is_topic
+from tolariad.forensics.topics import TOPICS
+from tolariad.forensics.why import Answer, Link, happened, is_topic
 from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, in_words, is_cut, safe
 
@@ -68,16 +69,27 @@ def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool
     help="Search up to here: a sequence number, step:N, epoch:N or a time. Default: now.",
 )
 @output.in_style("verbose")
+@click.option("--rows", is_flag=True, help="Also name the items of the data that the batch was made of.")
+@click.option("--show", is_flag=True, help="The same, and each as the task's describe(item) shows it.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @naming.options
-def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, style: str, **place: Any) -> int:
+def why(
+    *,
+    words: tuple[str, ...],
+    as_json: bool,
+    rows: bool,
+    show: bool,
+    at: JournalPosition | None,
+    style: str,
+    **place: Any,
+) -> int:
     """Show the causes of an event of RUN, and its consequences. Without TOPIC, list the topics that have an answer.
 
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or a word.
 
-    Words for the course of the run: pause, resume, stop, end, completion, phase, checkpoint, rejected, rerun, rollback.
-    Words for troubles: death, hang, failure, freeze, spike, skip, nan, violation, conservative, memory. Words for
-    changes: lr, stage, hyperparameters, strategy, seed, prune, compaction.
+    Words for the course of the run: restart, pause, resume, stop, end, completion, phase, checkpoint, rejected, rerun,
+    rollback. Words for troubles: death, hang, failure, freeze, spike, skip, nan, slow, violation, conservative, memory.
+    Words for changes: lr, stage, hyperparameters, strategy, seed, prune, compaction.
 
     If several events fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of
     this slot.
@@ -91,10 +103,21 @@ def why(*, words: tuple[str, ...], as_json: bool, at: JournalPosition | None, st
         if topic is None:
             return _listed(happened(reader, until_seq), run, style=style, as_json=as_json)
         answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
+    found = None
+    if rows or show:
+        from tolariad.cli.rows import rows_of
+
+        found = rows_of(journal, answer.event.fields, describes=show)
     if as_json:
-        output.put_json(_json(answer))
-    else:
-        _put_words(answer, verbose if style == "verbose" else line, runs.named_by(journal))
+        output.put_json(_json(answer) | ({} if found is None else {"rows": msgspec.to_builtins(found)}))
+        return Exit.DONE
+    _put_words(answer, verbose if style == "verbose" else line, runs.named_by(journal))
+    if found is not None:
+        from tolariad.cli.rows import put_rows
+
+        put_rows(found)
+    elif topic == "spike":
+        output.note("`--rows` names the items of the data that this batch was made of, `--show` shows them")
     return Exit.DONE
 
 
@@ -157,6 +180,7 @@ def _json(answer: Answer) -> dict[str, Any]:
         "consequences": plain_links(answer.consequences),
         "skipped": plain_links(answer.skipped),
         "ended": plain_links(answer.ended),
+        "around": plain_links(answer.around),
         "searched_all": answer.searched_all,
     }
 
@@ -165,7 +189,12 @@ def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run:
     def shown(seq: int, fields: dict[str, Any]) -> str:
         return with_run(style(seq, fields), run)
 
-    for links, label in ((answer.causes, "because"), (answer.skipped, "skipped"), ((answer.event,), "this")):
+    for links, label in (
+        (answer.around, "around"),
+        (answer.causes, "because"),
+        (answer.skipped, "skipped"),
+        ((answer.event,), "this"),
+    ):
         _put_links(links, label, shown)
     # The lines show the beginning of a long text. Here is the place for all of it, unless the sentence has it.
     told, fields = in_words(answer.event.fields), answer.event.fields.items()
@@ -174,7 +203,14 @@ def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run:
         output.put(block(long, indent=" " * _INDENT))
     _put_links(answer.consequences, "led to", shown)
     _put_links(answer.ended, "ended by", shown)
-    if not answer.causes:
+    slower = answer.event.fields.get("slower")
+    if answer.topic == "slow" and isinstance(slower, dict):
+        output.put(
+            f"  from here on the median step takes {output.duration(slower['after_s'])} instead of "
+            f"{output.duration(slower['before_s'])}: {slower['factor']:.2f} times as long"
+        )
+        output.note("the events before it are listed by time: nothing in the journal says that one is the cause")
+    elif not answer.causes:
         output.note("this event has no recorded cause: an input from outside or a timer led to it")
     if not answer.searched_all:
         output.note(

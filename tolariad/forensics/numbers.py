@@ -17,11 +17,11 @@ import msgspec
 from journal.columns import Tabulation, read_columns
 from journal.reader import Reader
 from tolariad.core import messages as m
-from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
+from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, is_step, step_row
 from tolariad.core.state.replay import ReplayError
 from tolariad.core.state.run_state import RunState
 from tolariad.forensics.moment import state_at
-from tolariad.forensics.timeline import UNREADABLE, Query, forwards
+from tolariad.forensics.timeline import UNREADABLE, brief
 
 OF_EVERY_STEP: Final = ("loss", "grad_norm", "lr")
 OF_A_VALIDATION: Final = "val_"
@@ -159,7 +159,10 @@ def validations_of(journal: Path) -> list[Row]:
 
 def _told(journal: Path) -> Iterator[_Told]:
     with Reader(journal) as reader:
-        for entry in forwards(reader, Query(types=_TYPES)):
+        for entry in reader:
+            # Nearly every event is a step.
+            if is_step(bytes(entry.event)) or brief(entry.event).type not in _TYPES:
+                continue
             try:
                 yield _decode(entry.event)
             except UNREADABLE as error:

@@ -6,6 +6,7 @@ says if it stopped early.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Any, Final
@@ -15,10 +16,13 @@ import msgspec
 from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.core import state as st
+from tolariad.core.calc.steps.table import is_step, step_row
 from tolariad.core.messages.vocabulary import EVENT_TYPES
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind
+from tolariad.forensics.slowness import slower_since
 from tolariad.forensics.timeline import (
+    UNREADABLE,
     Brief,
     Query,
     backwards,
@@ -28,88 +32,13 @@ from tolariad.forensics.timeline import (
     first_at,
     number_in,
 )
+from tolariad.forensics.topics import ENDED_BY, JUDGE, NEVER, TOPICS
 
 DEPTH_MAX: Final = 64
 CONSEQUENCES_MAX: Final = 50
 SEARCHED_MAX: Final = 20_000
-
-_MASKED: Final = "OrderActed:MaskUnits|OrderAborted:MaskUnits"
-_COMPACTED: Final = "OrderActed:CompactModel|OrderAborted:CompactModel"
-# Topic: event types in order of preference. The answer is the newest event of the first entry that has any. An entry of
-# several types joined by `|` means the newest event of any of them. `Type:word` means one with that reason or finding,
-# or `resumed` from a checkpoint.
-TOPICS: Final[dict[str, tuple[str, ...]]] = {
-    "pause": ("RunPaused", "PauseRequested"),
-    "resume": ("RunResumed|RunRetried|TrainingStarted:resumed", "ResumeRequested"),
-    "stop": ("RunStopped", "StopRequested"),
-    "end": ("LimitReached|EndOrdered", "RunCompleted"),
-    "death": ("TrainerDied",),
-    "hang": ("TrainerHung",),
-    "failure": ("RunFailed",),
-    "freeze": ("RunFrozen",),
-    "checkpoint": ("CheckpointCommitted", "CheckpointAborted"),
-    "rejected": ("CheckpointRejected", "CheckpointUnfit"),
-    "rerun": ("RerunFinished", "RerunBegun"),
-    "completion": ("RunCompleted",),
-    "spike": ("InstabilityDetected", "StepSkipped"),
-    "skip": ("StepSkipped",),
-    "nan": ("StepSkipped:non_finite", "InstabilityDetected:non_finite"),
-    "rollback": ("RolledBack|RollbackAborted", "RollbackBegun"),
-    "violation": ("LrViolationDetected",),
-    "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
-    "memory": ("MemoryPressed", "MemoryRelieved"),
-    "lr": ("OrderActed:SetRate|PlateauReached", "OrderAborted:SetRate|OrderGiven:SetRate"),
-    "seed": ("OrderActed:MoveSeed|OrderAborted:MoveSeed", "OrderGiven:MoveSeed"),
-    "prune": (
-        f"MaskSetRejected|MaskSetPassed|{_MASKED}|{_COMPACTED}|PruneBreakerOpened",
-        "PruneAnalyzed|PruneCycleFailed|PruneCycleCancelled|PruneCycleBegun",
-    ),
-    "compaction": (_COMPACTED, "OrderGiven:CompactModel"),
-    "strategy": ("StrategyAnswered|StrategyTimedOut", "StrategyAsked"),
-    "stage": ("OrderActed:BeginStage", "OrderAborted:BeginStage|OrderGiven:BeginStage"),
-    "hyperparameters": (
-        "OrderActed:SetHyperparameters",
-        "OrderAborted:SetHyperparameters|OrderGiven:SetHyperparameters",
-    ),
-}
-# The sentence for a topic of which the run has no event.
-_NEVER: Final = {
-    "pause": "was never paused",
-    "resume": "was never resumed",
-    "stop": "was never stopped, and no stop was ordered",
-    "end": "has not ended, and nobody ordered another end",
-    "death": "lost no trainer",
-    "hang": "had no trainer that hung",
-    "failure": "never failed",
-    "freeze": "never halted",
-    "checkpoint": "has no checkpoint yet",
-    "rejected": "had no checkpoint that could not be used",
-    "rerun": "had no step to run again",
-    "completion": "is not complete",
-    "spike": "had no unusual step",
-    "skip": "skipped no batch",
-    "nan": "had no loss and no gradient that was not finite",
-    "rollback": "never went back",
-    "violation": "had no learning rate that other code changed",
-    "conservative": "was never in conservative mode",
-    "memory": "was never short of memory",
-    "seed": "moved no seed, and no move was ordered",
-    "prune": "pruned nothing, and analysed nothing that could be pruned",
-    "compaction": "removed no masked unit from the model, and no compaction was ordered",
-    "strategy": "never asked a strategy",
-    "stage": "began no announced stage, and none was ordered",
-    "hyperparameters": "changed no value of an optimizer but its rate",
-}
-# The events that judge masks: a report or a validation causes them.
-_JUDGE: Final = ("MaskSetPassed", "MaskSetRejected")
-# The events that end what an event began, without being caused by it.
-_ENDED_BY: Final = {
-    "RunPaused": ("RunResumed", "RunStopped", "RunFailed"),
-    "RunFrozen": ("RunResumed", "RunStopped", "RunFailed"),
-    "ConservativeModeEntered": ("ConservativeModeLeft",),
-    "DiskLow": ("DiskRecovered",),
-    "MemoryPressed": ("MemoryRelieved",),
-}
+_AROUND_EVENTS: Final = 2000
+_AROUND_MAX: Final = 8
 
 
 class NoAnswer(LookupError):
@@ -132,6 +61,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     * `searched_all`: False if the search stopped early, so that there may be more consequences.
     * `skipped`: for a step, the batches that were passed over before it.
     * `ended`: for a state such as a pause, the event that ended it, after that event's causes.
+    * `around`: for the topic `slow`, what happened shortly before. Nothing says that it is the cause.
     """
 
     topic: str
@@ -141,6 +71,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     searched_all: bool
     skipped: tuple[Link, ...] = ()
     ended: tuple[Link, ...] = ()
+    around: tuple[Link, ...] = ()
 
 
 def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, until_seq: int | None = None) -> Answer:
@@ -148,9 +79,11 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
 
     With `position`, explain the event there. `until_seq`: ignore later events. Raises NoAnswer.
     """
+    if topic == "slow":
+        return _slower(reader, until_seq)
     entry = _at_position(reader, position) if position is not None else _newest(reader, topic, until_seq)
     if entry is None:
-        raise NoAnswer(_nothing(topic, by_then=until_seq is not None))
+        raise NoAnswer(_nothing(topic, by_then=until_seq is not None) + _instead(reader, topic, until_seq))
     event = Link(entry.seq, decode_fields(entry.event))
     consequences, complete = _consequences(reader, entry, until_seq)
     verified = _first_step_with(reader, event, until_seq)
@@ -163,6 +96,46 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
         skipped=_skipped_before(reader, event),
         ended=_ended(reader, event, until_seq),
     )
+
+
+def _slower(reader: Reader, until_seq: int | None) -> Answer:
+    """Return the first of the slower steps, with their times as `slower`, and what happened before it."""
+    steps: list[int] = []
+    walls: list[int] = []
+    for entry in reader.seek(seq=1):
+        if until_seq is not None and entry.seq > until_seq:
+            break
+        if not is_step(raw := bytes(entry.event)):
+            continue
+        # One that is not of its type has no time to compare.
+        with contextlib.suppress(*UNREADABLE):
+            row = step_row(raw) or ()
+            steps.append(int(row[0]))
+            walls.append(int(row[2]))
+    found = slower_since(steps, walls)
+    first = entry_of_step(reader, found.step) if found is not None else None
+    if found is None or first is None:
+        then = until_seq is not None
+        raise NoAnswer(_nothing("slow", by_then=then) + _instead(reader, "slow", until_seq))
+    slower = {"before_s": found.before_s, "after_s": found.after_s, "factor": found.after_s / found.before_s}
+    before = islice(backwards(reader, Query(until=JournalPosition(PositionKind.SEQ, first.seq - 1))), _AROUND_EVENTS)
+    around = [one for one in before if not is_step(bytes(one.event))][:_AROUND_MAX]
+    return Answer(
+        topic="slow",
+        event=Link(first.seq, {**decode_fields(first.event), "slower": slower}),
+        causes=(),
+        consequences=(),
+        searched_all=True,
+        around=tuple(Link(one.seq, decode_fields(one.event)) for one in reversed(around)),
+    )
+
+
+def _instead(reader: Reader, topic: str, until_seq: int | None) -> str:
+    """Return which topics have an answer, for one that has none."""
+    if topic not in TOPICS:
+        return ""
+    found = happened(reader.seek(seq=1), until_seq)
+    return f". It has an answer for: {', '.join(found)}" if found else ""
 
 
 def happened(reader: Reader, until_seq: int | None = None) -> dict[str, Link]:
@@ -206,7 +179,7 @@ def _nothing(topic: str, *, by_then: bool) -> str:
             "default policy grows a seed if the loss stops improving; `tolaria why RUN strategy` shows the last answer"
         )
     if topic in TOPICS:
-        return f"{then}this run {_NEVER[topic]}; `tolaria why RUN phase` explains its phase"
+        return f"{then}this run {NEVER[topic]}; `tolaria why RUN phase` explains its phase"
     words = ", ".join(sorted(TOPICS))
     return f"no event fits {topic!r}; use seq:N, step:N, a checkpoint's id, an event type, or one of: phase, {words}"
 
@@ -244,7 +217,7 @@ def _skipped_before(reader: Reader, event: Link) -> tuple[Link, ...]:
 
 def _ended(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
     """Return the event that ended what `event` began, after its causes; empty if it lasts."""
-    types = _ENDED_BY.get(str(event.fields.get("type")), ())
+    types = ENDED_BY.get(str(event.fields.get("type")), ())
     for entry in reader.seek(seq=event.seq + 1) if types else ():
         if until_seq is not None and entry.seq > until_seq:
             break
@@ -328,7 +301,7 @@ def causes_of(reader: Reader, event: Link) -> tuple[Link, ...]:
 
 def _judged(reader: Reader, event: Link) -> tuple[Link, ...]:
     """Return the newest masks of the cycle that `event` judges, after their causes; empty if it judges none."""
-    if event.fields.get("type") not in _JUDGE:
+    if event.fields.get("type") not in JUDGE:
         return ()
     for entry in backwards(reader, Query(until=JournalPosition(PositionKind.SEQ, event.seq))):
         if brief(entry.event).name != "OrderActed:MaskUnits":

@@ -111,6 +111,8 @@ def _flatten(given: Mapping[str, Any], prefix: str, into: dict[str, Any]) -> Non
 
 def environment_at(reader: Reader, state: RunState) -> m.Environment | None:
     """Return the execution context of the trainer that made the steps of this state; None before the first one."""
+    if not state.trainer.incarnation:
+        return None
     before = _before(reader, state, lambda one: one.trainer.incarnation)
     newest: m.ExecutionContextRecorded | None = None
     for event in _events(reader, before.seq, state.seq, m.ExecutionContextRecorded):
@@ -132,6 +134,8 @@ def host_at(reader: Reader, seq: int) -> str:
 
 def _daemon_at(reader: Reader, state: RunState) -> m.DaemonStarted | None:
     """Return the start of the daemon that recorded this state."""
+    if not state.run.starts:
+        return None
     before = _before(reader, state, lambda one: one.run.starts)
     starts = _events(reader, before.seq, state.seq, m.DaemonStarted)
     return next(islice(starts, max(0, state.run.starts - before.run.starts - 1), None), None)

@@ -20,8 +20,8 @@ from tolariad.forensics.report.pyramid import Curve, curve
 
 def gathered(journal: Path, name: str) -> RunPage:
     """Return what the page shows of a run. Raises JournalError, ReplayError, OSError."""
-    found = happenings(journal)
     every = numbers.executed_of(journal)
+    found = happenings(journal, every.steps)
     line = numbers.steps_of_line(every)
     curves = {"line": _curves(line.step, line.by_name, [float(one.step) for one in found.marks])}
     if len(every.line) < len(every.steps):

@@ -8,9 +8,10 @@ from typing import Any, Final
 import msgspec
 
 from journal.reader import Reader
-from tolariad.core.calc.steps.table import step_row
+from tolariad.core.calc.steps.table import is_step
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.messages.vocabulary import EVENT_TYPES
+from tolariad.forensics.numbers import Steps
 from tolariad.forensics.timeline import decode_fields, number_in
 from tolariad.forensics.words import by_whom, in_words, named
 
@@ -123,6 +124,7 @@ class _Gathering:
         self._since = self._last = 0
 
     def add(self, seq: int, fields: dict[str, Any], step: int, row: int) -> None:
+        """Add one event, after `row` steps of which the last one was `step`."""
         name, wall = named(fields), number_in(fields, "wall") or 0
         kind = next((kind for begin, kind in _MARKS.items() if name == begin), None)
         if kind is not None:
@@ -132,9 +134,11 @@ class _Gathering:
         self._time(name, wall)
 
     def at(self, wall: int) -> None:
+        """Remember that something was recorded at this time."""
         self._last = max(self._last, wall)
 
     def finish(self) -> None:
+        """End what goes on."""
         self._time("", self._last)
         for (kind, name), (step, row) in self._open.items():
             self.spans.append(Span(kind, name, step, None, row, None))
@@ -211,17 +215,21 @@ _HEADS: Final = {
 }
 
 
-def happenings(journal: Path) -> Happenings:
-    """Read a journal once. Raises JournalError, OSError."""
+def happenings(journal: Path, steps: Steps) -> Happenings:
+    """Read the events that are no steps. `steps`: all that were made, in this order. Raises JournalError, OSError."""
     found = _Gathering()
-    step = rows = 0
+    rows = 0
     with Reader(journal) as reader:
         for entry in reader:
-            if (made := step_row(bytes(entry.event))) is not None:
-                step, rows = int(made[0]), rows + 1
-                found.at(int(made[2]))
-            else:
-                found.add(entry.seq, decode_fields(entry.event), step, rows)
+            if is_step(bytes(entry.event)):
+                rows += 1
+                continue
+            made = min(rows, len(steps))
+            if made:
+                found.at(int(steps.wall[made - 1]))
+            found.add(entry.seq, decode_fields(entry.event), int(steps.step[made - 1]) if made else 0, rows)
+    if len(steps):
+        found.at(int(steps.wall[-1]))
     found.finish()
     tables = [
         Table(title, head, found.rows.get(title, []), found.left_out.get(title, 0)) for title, head in _HEADS.items()

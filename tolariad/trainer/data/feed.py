@@ -70,6 +70,17 @@ class Feed(ABC):
         """Return the state that a checkpoint needs in addition to seed, epoch and batch, or None."""
         return None
 
+    def rows(self, epoch: int, batch: int) -> list[Any] | None:  # noqa: ARG002 - the signature of those that know
+        """Return the indices of batch `batch`, from 1; None if the data are not read by index.
+
+        Only for a feed that yields nothing else: it may draw all epochs up to this one.
+        """
+        return None
+
+    def item(self, row: Any) -> Any:
+        """Return one item of the data by its index. Raises LookupError if they are not read by index."""
+        raise LookupError(row)
+
     def end_workers(self) -> None:  # noqa: B027 - most feeds have none
         """End the workers that wait for the next epoch. It starts new ones."""
 
@@ -137,6 +148,16 @@ class TensorFeed(Feed):
                 yield tuple([tensor.index_select(0, rows) for tensor in self._tensors])
             else:
                 yield tuple(tensor[rows] for tensor in self._tensors)
+
+    def rows(self, epoch: int, batch: int) -> list[Any]:
+        """Return the indices of a batch."""
+        order, first = self._order(epoch), (batch - 1) * self._batch_size
+        rows = range(self._samples) if order is None else order.tolist()
+        return list(rows[first : first + self._batch_size])
+
+    def item(self, row: Any) -> Any:
+        """Return one row of each tensor."""
+        return tuple(tensor[row] for tensor in self._tensors)
 
     def fingerprint(self) -> m.DataPrint:
         """Return the fingerprint of the rows."""

@@ -7,6 +7,7 @@ of a map-style data set skips indices without loading their items.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +19,7 @@ from tolariad.trainer.data.carriers import iterator_seed
 from tolariad.trainer.data.feed import Feed, Return, TensorFeed, length_of
 from tolariad.trainer.data.fingerprint import of_dataset
 from tolariad.trainer.data.iterated import IteratedFeed
-from tolariad.trainer.data.order import DrawnSoFar
+from tolariad.trainer.data.order import DrawnSoFar, Fetching, drawn_whole
 from tolariad.trainer.data.randomness import derived_seed, preserved_host_rng, seed_host
 from tolariad.trainer.data.sources import RebuiltSource, Source, SwappedSource, is_stateful, overridden, reads_ahead
 from tolariad.trainer.data.walk import Place, walk
@@ -34,6 +35,25 @@ class LoaderFeed(IteratedFeed):
 
     def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
         super().__init__(loader, rng_seed, [_source_of(loader, rng_seed)], Return.BY_INDEX)
+
+    def rows(self, epoch: int, batch: int) -> list[Any] | None:
+        """Return the indices of a batch. The sampler may hold an order of its own, so every epoch before is drawn."""
+        (source,) = self._sources
+        with preserved_host_rng():
+            for one in range(1, epoch + 1):
+                self._tell_epoch(one)
+                source.begin_drawing(one)
+                source.begin(one)
+                if one < epoch:
+                    drawn_whole(source.order)
+            drawn = next(islice(source.order.draws(), batch - 1, None), None)
+        if drawn is None:
+            return None
+        return [drawn.value] if source.fetching is Fetching.INDEX else list(drawn.value)
+
+    def item(self, row: Any) -> Any:
+        """Return one item of the data set."""
+        return self._data.dataset[row]
 
     def fingerprint(self) -> m.DataPrint:
         """Return the fingerprint of the data set. One that keeps a state is not read: that could change its state."""

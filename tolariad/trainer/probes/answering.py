@@ -24,6 +24,7 @@ from tolariad.trainer.probes.messages import (
     EstimateCosts,
     Evaluate,
     ExportState,
+    FindRows,
     ProfileSteps,
     Refused,
     SweepRates,
@@ -31,6 +32,7 @@ from tolariad.trainer.probes.messages import (
 )
 from tolariad.trainer.probes.profiling import NotWritten, profiled
 from tolariad.trainer.probes.rate_sweep import sweep
+from tolariad.trainer.probes.rows import find_rows
 from tolariad.trainer.probes.weights_file import take_weights
 from tolariad.trainer.process.own_frames import shown
 from tolariad.trainer.torch_private import light_start
@@ -45,6 +47,7 @@ _WORK: Final[dict[type, Callable[..., msgspec.Struct]]] = {
     ProfileSteps: profiled,
     ExportState: export_state,
     TakeWeights: take_weights,
+    FindRows: find_rows,
 }
 
 

@@ -80,7 +80,20 @@ class TakeWeights(Trial, frozen=True, kw_only=True):
     output: str
 
 
-AnyTrial: TypeAlias = EstimateCosts | Evaluate | SweepRates | ProfileSteps | ExportState | TakeWeights
+class FindRows(Trial, frozen=True, kw_only=True):
+    """Find out which items the batches `first` to `last` of an epoch were made of.
+
+    `digest`: the recorded one of these batches; 0 if there is none. `describes`: let the task describe each item.
+    """
+
+    epoch: int
+    first: int
+    last: int
+    digest: int = 0
+    describes: bool = False
+
+
+AnyTrial: TypeAlias = EstimateCosts | Evaluate | SweepRates | ProfileSteps | ExportState | TakeWeights | FindRows
 
 
 class Refused(msgspec.Struct, frozen=True):
@@ -100,6 +113,17 @@ class ExportedState(msgspec.Struct, frozen=True, kw_only=True):
     optimizers: tuple[str, ...] = ()
     seeds: tuple[str, ...] = ()
     compactions: int = 0
+
+
+class FoundRows(msgspec.Struct, frozen=True, kw_only=True):
+    """The indices of the items, in their order, and the task's words for each.
+
+    `is_verified`: the batches were loaded again, and have the recorded digest or another one; None: none was recorded.
+    """
+
+    rows: tuple[int | str, ...]
+    described: tuple[str, ...] = ()
+    is_verified: bool | None = None
 
 
 class TakenWeights(msgspec.Struct, frozen=True, kw_only=True):

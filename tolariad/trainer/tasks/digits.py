@@ -74,6 +74,13 @@ class Digits:
         """Return 360 samples."""
         return self._validation
 
+    def describe(self, item: Any) -> str:
+        """Return an image in characters, and its label."""
+        image, label = item
+        rows = image.reshape(_SIDE, _SIDE).tolist()
+        drawn = " / ".join("".join(" .:#"[min(3, int(4 * value))] for value in row) for row in rows)
+        return f"a {int(label)}: {drawn}"
+
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """Return the mean cross-entropy."""
         images, labels = batch

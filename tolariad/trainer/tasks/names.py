@@ -23,6 +23,7 @@ OPTIONAL: Final = (
     "param_groups",
     "test_data",
     "clip_gradients",
+    "describe",
     "loss_unit",
     "stages",
     "participants",
@@ -70,6 +71,7 @@ _LATE: Final = {
     "on_validation_end": ("model",),
     "clip_gradients": ("model",),
     "seed_losses": ("model", "batch"),
+    "describe": ("item",),
     "state_dict": (),
     "load_state_dict": ("state",),
 }

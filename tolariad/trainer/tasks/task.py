@@ -50,6 +50,7 @@ class Task(Protocol):
     * `grow(model, change)` makes a change of the model's shape that a hook asked for (docs/task.md).
     * `param_groups(model, cfg)` returns the parameter groups for a torch optimizer.
     * `test_data(cfg)` returns the data of `tolariad test`, as `val_data` does.
+    * `describe(item)` returns a text for one item of the training data, for `tolaria why RUN spike --show`.
     * `clip_gradients(model)` is called between backward pass and update. It returns the norm before clipping, a number
       or a tensor with one element, which the detector judges.
     * `loss_unit`, a number, for a loss that may be negative: the lasting rise that justifies a rollback

@@ -44,9 +44,15 @@ class _Step(msgspec.Struct, frozen=True, gc=False):
 _decode: Final = msgspec.msgpack.Decoder(_Step).decode
 
 
+def is_step(event: bytes) -> bool:
+    """Return whether one journaled event is a completed step, by its first bytes."""
+    long, short = _AFTER
+    return event.startswith(_HEAD, long) or event.startswith(_HEAD, short)
+
+
 def step_row(event: bytes) -> tuple[float, ...] | None:
     """Return the row of one journaled event: STEP_COLUMNS, then its metrics. None unless it is a completed step."""
-    if not any(event.startswith(_HEAD, after) for after in _AFTER):
+    if not is_step(event):
         return None
     step = _decode(event)
     # A run has no more names, whatever an event holds.
