@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.library.inside import written_at_once
 from tests.library.ranks.groups import EPOCHS, Kills, Program, start, until_done
 from tests.recorded import of, sound
 from tolariad.core import messages as m
-from tolariad.library import ranks
 
 STEPS = {2: 5, 3: 3}
 
@@ -53,17 +51,3 @@ def test_a_group_of_which_somebody_is_killed_ends_with_the_same_bits(calm, tmp_p
     assert starts == 1 + len(kills)
     assert found == undisturbed
     assert not of(events, m.RerunDiverged)
-
-
-@pytest.mark.torture
-def test_three_ranks_whose_buckets_are_as_torch_lays_them_out_differ_after_a_kill(tmp_path, monkeypatch):
-    """The control: the layout is why three ranks have the same bits. With two it could not show."""
-    monkeypatch.setattr(ranks, "_fix", lambda _: None)
-    # The next group must begin at a checkpoint, and not at the beginning with the first layout.
-    written_at_once(monkeypatch.setattr)
-    for name in ("calm", "killed"):
-        (tmp_path / name).mkdir()
-    undisturbed = start(3, Program(tmp_path / "calm" / "run"), tmp_path / "calm")
-    program = Kills(tmp_path / "killed", "1 before 8").into(Program(tmp_path / "killed" / "run"))
-
-    assert until_done(3, program, tmp_path / "killed")[0] != undisturbed
