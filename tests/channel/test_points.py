@@ -167,7 +167,7 @@ def test_a_line_that_is_written_in_part_is_no_line():
 def test_a_page_is_that_of_its_group_for_whoever_attaches_it():
     """Another rank maps the same memory; any other file is refused."""
     page = GroupPage.create(3)
-    other = GroupPage.attach(os.dup(page.descriptor))
+    other = GroupPage.attach(os.dup(page.descriptor), 2)
     page.write_word(4, Word.GO, 77)
     other.write_line(2, 4, Line(step=3))
 
@@ -176,6 +176,6 @@ def test_a_page_is_that_of_its_group_for_whoever_attaches_it():
     assert other.word(8) is None
     assert page.line(2, 4) == Line(step=3)
     with Path("/dev/zero").open("rb+") as zero, pytest.raises(ValueError, match="not a group page"):
-        GroupPage.attach(zero.fileno())
+        GroupPage.attach(zero.fileno(), 1)
     other.close()
     page.close()

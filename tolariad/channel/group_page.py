@@ -28,12 +28,12 @@ _HEAD_WORDS: Final = 64
 _W_MAGIC, _W_RANKS = range(2)
 _W_BELL: Final = 16
 _W_WORDS: Final = 32
-# Of a rank: its bell and its last sign of life. Then come its lines.
-_R_BELL, _R_ALIVE = range(2)
+# Of a rank: its bell, its last sign of life, and whether it sleeps. Then come its lines.
+_R_BELL, _R_ALIVE, _R_ASLEEP = range(3)
 _RANK_WORDS: Final = _LINE_WORDS * (SLOTS + 1)
 _FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
 _WAIT, _WAKE, _ALL = 0, 1, 1 << 30
-_LOOKS: Final = 200
+_LOOKS: Final = 100
 _LOW: Final = 0xFFFF_FFFF
 _POINT: Final = 0xFF_FFFF
 # Between two looks on a machine whose number of this system call is not known here.
@@ -73,8 +73,9 @@ class _Time(ctypes.Structure):
 class GroupPage:
     """The page of one group. Rank 0 calls `create`, the others `attach`."""
 
-    def __init__(self, descriptor: int, ranks: int) -> None:
-        self.descriptor, self.ranks = descriptor, ranks
+    def __init__(self, descriptor: int, ranks: int, rank: int = 0) -> None:
+        self.descriptor, self.ranks, self._rank = descriptor, ranks, rank
+        self._sleepers = [_asleep_of(other) for other in range(ranks) if other != rank]
         self._map = mmap.mmap(descriptor, _bytes_of(ranks))
         self._words = memoryview(self._map).cast("Q")
         self._doubles = memoryview(self._map).cast("d")
@@ -95,13 +96,13 @@ class GroupPage:
         return page
 
     @classmethod
-    def attach(cls, descriptor: int) -> GroupPage:
-        """Map the page that rank 0 has passed. Raises ValueError if the descriptor is no group page."""
+    def attach(cls, descriptor: int, rank: int) -> GroupPage:
+        """Map the page that rank 0 has passed to this rank. Raises ValueError if the descriptor is no group page."""
         with mmap.mmap(descriptor, mmap.PAGESIZE) as head:
             magic, ranks = (int.from_bytes(head[at * 8 : at * 8 + 8], "little") for at in (_W_MAGIC, _W_RANKS))
         if magic != _MAGIC:
             raise ValueError(f"descriptor {descriptor} is not a group page of tolaria")
-        return cls(descriptor, ranks)
+        return cls(descriptor, ranks, rank)
 
     def close(self) -> None:
         """Unmap and close."""
@@ -132,12 +133,13 @@ class GroupPage:
     def wait_for_line(self, rank: int, point: int, limit_s: float) -> None:
         """Return when the line is there, or after about `limit_s`."""
         words, bell = self._words, _bell_of(rank)
-        for _ in range(_LOOKS):
-            # Read the bell before the line: if it rings after that, the system lets nobody sleep.
-            rung = words[bell]
-            if self.line(rank, point) is not None:
-                return
-        self._sleep(bell, rung, limit_s)
+        # Read the bell before the line: if it rings after that, the system lets nobody sleep.
+        rung = words[bell]
+        if self.line(rank, point) is None:
+            for _ in range(_LOOKS):
+                if words[bell] != rung:
+                    return
+            self._sleep(bell, rung, limit_s)
 
     @staticmethod
     def _line_at(rank: int, point: int) -> int:
@@ -182,18 +184,28 @@ class GroupPage:
 
     def _ring(self, bell: int) -> None:
         """Wake all who wait for this bell."""
-        self._words[bell] += 1
-        if _FUTEX is not None:
-            self._call(_FUTEX, ctypes.c_void_p(self._address + 8 * bell), _WAKE, _ALL, None, None, 0)
+        words = self._words
+        words[bell] += 1
+        # A rank that falls asleep at this moment is not seen, and sleeps to the end of its short limit.
+        for asleep in self._sleepers:
+            if words[asleep] and _FUTEX is not None:
+                self._call(_FUTEX, ctypes.c_void_p(self._address + 8 * bell), _WAKE, _ALL, None, None, 0)
+                return
 
     def _sleep(self, bell: int, rung: int, limit_s: float) -> None:
         """Sleep until the bell has rung more than `rung` times, or for `limit_s`."""
         if _FUTEX is None:
             time.sleep(min(limit_s, _UNKNOWN_MACHINE_S))
             return
-        limit = _Time(int(limit_s), int(limit_s % 1 * 1e9))
+        limit, asleep = _Time(int(limit_s), int(limit_s % 1 * 1e9)), _asleep_of(self._rank)
         where, low = ctypes.c_void_p(self._address + 8 * bell), ctypes.c_uint(rung & _LOW)
+        self._words[asleep] = 1
         self._call(_FUTEX, where, _WAIT, low, ctypes.byref(limit), None, 0)
+        self._words[asleep] = 0
+
+
+def _asleep_of(rank: int) -> int:
+    return _HEAD_WORDS + rank * _RANK_WORDS + _R_ASLEEP
 
 
 def _bell_of(rank: int) -> int:

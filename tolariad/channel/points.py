@@ -36,6 +36,8 @@ class Points:
         # Whether the boundary that comes next is no point.
         self._is_quiet = False
         self._last: Word | None = None
+        # Whether all ranks have come to the present point.
+        self._are_here = False
 
     def exchange(self, line: Line) -> Generator[int | None, None, Lines]:
         """Begin a point with the numbers of a step. Return those of all ranks."""
@@ -48,15 +50,16 @@ class Points:
 
     def _begin(self, line: Line) -> None:
         self.point += 1
-        self._is_quiet, self._last = False, None
+        self._is_quiet, self._are_here, self._last = False, False, None
         self._page.write_line(self._rank, self.point, line)
 
     def _all_lines(self) -> Generator[int | None, None, Lines]:
         lines: list[Line] = []
-        for rank in range(self._page.ranks):
+        for rank in range(self._page.ranks) if not self._are_here else ():
             while (line := self._page.line(rank, self.point)) is None:
                 yield rank
             lines.append(line)
+        self._are_here = True
         return tuple(lines)
 
     def passes(self) -> bool:

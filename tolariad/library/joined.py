@@ -50,7 +50,7 @@ class Joined:
         if not isinstance(first, words.Opened) or len(descriptors) != 1:
             raise StartRefused(EXIT_IO, f"{type(first).__name__} came from rank 0; this is a defect, please report it")
         self.opened = first
-        self.page = GroupPage.attach(descriptors[0])
+        self.page = GroupPage.attach(descriptors[0], place.rank)
         self._leader = self._link.peer_pid()
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._list: queue.SimpleQueue[words.Obey | None] = queue.SimpleQueue()

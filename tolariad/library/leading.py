@@ -7,6 +7,7 @@ If the recorder is lost, the group ends: who has started the ranks starts all of
 from __future__ import annotations
 
 import socket
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
@@ -52,6 +53,7 @@ class Leading(Attached):
 
     def _build(self, task: Any, *, accept_data: bool) -> None:
         """Meet the other ranks, build, and compare. Raises StartRefused, SetupRefused."""
+        self._stopping, self._stops = threading.RLock(), False
         self._crew = Crew(Path(self._hello.run_dir), self._place.ranks, self._saying.note)
         self._crew.gather(self._recorder.opened)
         try:
@@ -68,8 +70,17 @@ class Leading(Attached):
         match word:
             case words.Signal(name=name):
                 self._take_signal(name)
-            case words.Order(command=m.Stop()):
-                self._recorder.tell(word)
+            case words.Order(command=m.Stop(reason=reason)):
+                self.stop(reason)
+
+    def stop(self, reason: str) -> bool:
+        """Order a stop with a checkpoint, once for all ranks. Return whether it was accepted.
+
+        The loops of all ranks may ask for it at the same step, and a second order would be refused.
+        """
+        with self._stopping:
+            self._stops = self._stops or super().stop(reason)
+            return self._stops
 
     def _through_losses(self, drive: Callable[[Trainer], Steps]) -> Steps:
         yield from self._serve(drive)

@@ -40,6 +40,7 @@ def raising(rank, step, once=None):
     return raise_
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_an_exception_of_one_rank_is_the_only_one_that_is_recorded(tmp_path, rank):
     """The other rank's error of the network follows from it. The group comes back, and the run ends."""
@@ -77,6 +78,7 @@ def test_a_rank_that_is_killed_twice_is_named_and_does_not_fail_the_run(tmp_path
     assert [("rank 1" in one.traceback, "SIGKILL" in one.traceback) for one in raised] == [(True, True)] * 2
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_is_stopped_is_named_and_killed(tmp_path, monkeypatch, rank):
     """The others would wait for it for half an hour."""
@@ -117,6 +119,7 @@ def uneven(program):
     program.loader = loader
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("change", "why"),
     [

@@ -101,6 +101,7 @@ def test_another_end_and_a_checkpoint_are_those_of_all_ranks(tmp_path):
     assert any(one.reason is m.CheckpointReason.ORDERED for one in of(events, m.CheckpointBegun))
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_loss_that_is_not_finite_on_one_rank_is_skipped_by_all(tmp_path, rank):
     """The gradients of all are spoilt by it, and the loss that is recorded is that of all."""
@@ -121,6 +122,7 @@ def test_batches_in_quarantine_are_passed_over_by_all_ranks(tmp_path):
     assert len(seen) == STEPS - 1
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("ranks", [(0, 1), (0,), (1,)], ids=str)
 def test_a_stop_that_any_rank_asks_for_stops_all_with_a_checkpoint(tmp_path, ranks):
     """It is recorded once, and the next start goes on to the same bits."""
@@ -134,6 +136,7 @@ def test_a_stop_that_any_rank_asks_for_stops_all_with_a_checkpoint(tmp_path, ran
     assert start(2, Program(tmp_path / "run"), tmp_path) == calm
 
 
+@pytest.mark.sample(1)
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_signal_to_one_rank_stops_all(tmp_path, rank):
     """The rank that got it ends its program, as a program of one process does; the others end their loops."""

@@ -20,15 +20,15 @@ def calm(request, tmp_path_factory):
 
 def test_all_ranks_make_the_same_run(calm):
     """One journal, one set of steps, and one model on all ranks, but for the statistics of its buffers."""
-    ranks, found, run_dir = calm
+    count, found, run_dir = calm
     events = sound(run_dir)
 
-    assert [one["phase"] for one in found] == ["completed"] * ranks
-    assert {one["steps"] for one in found} == {EPOCHS * STEPS[ranks]}
-    assert [one.step for one in of(events, m.StepCompleted)] == [*range(1, EPOCHS * STEPS[ranks] + 1)]
+    assert [one["phase"] for one in found] == ["completed"] * count
+    assert {one["steps"] for one in found} == {EPOCHS * STEPS[count]}
+    assert [one.step for one in of(events, m.StepCompleted)] == [*range(1, EPOCHS * STEPS[count] + 1)]
     assert len({one["bits"]["optimizer"] for one in found}) == 1
     assert len({one["bits"]["0.weight"] for one in found}) == 1
-    assert len({one["bits"]["1.running_mean"] for one in found}) == ranks
+    assert len({one["bits"]["1.running_mean"] for one in found}) == count
 
 
 @pytest.mark.sample(3)
@@ -43,9 +43,9 @@ def test_all_ranks_make_the_same_run(calm):
 )
 def test_a_group_of_which_somebody_is_killed_ends_with_the_same_bits(calm, tmp_path, kills):
     """Either rank, all of them, or the recorder: the group ends, and the next one makes the bits of the calm run."""
-    ranks, undisturbed, _ = calm
+    count, undisturbed, _ = calm
     program = Kills(tmp_path, *kills).into(Program(tmp_path / "run"))
-    found, starts = until_done(ranks, program, tmp_path)
+    found, starts = until_done(count, program, tmp_path)
     events = sound(tmp_path / "run")
 
     assert starts == 1 + len(kills)
