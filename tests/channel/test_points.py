@@ -68,7 +68,7 @@ class World:
                 self.update(0, step)
                 yield
                 self.reports.append(step)
-            if not points.is_quiet:
+            if not points.passes():
                 points.arrive()
                 for _ in range(self.rnd.randrange(1, 5)):
                     if self.sent > points.limit:
@@ -91,7 +91,7 @@ class World:
                 yield from self.heard(rank, points)
                 self.update(rank, step)
                 yield
-            if not points.is_quiet:
+            if not points.passes():
                 points.arrive()
                 yield from self.heard(rank, points)
 

@@ -7,10 +7,16 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from click.testing import CliRunner
+from safetensors.torch import load_file
 
 from tests.daemon.harness import SETS, of_type
+from tests.recorded import events_of, of
+from tests.waiting import wait_for
 from tolariad.cli.progress import closing_words
 from tolariad.cli.status import folded
+from tolariad.cli.tolaria import tolaria
 from tolariad.core import messages as m
 
 STEPS = 640
@@ -61,7 +67,7 @@ def jumping(start, tmp_path):
     file = tmp_path / "jumps.py"
     file.write_text(TASK)
 
-    def begin(*sets: str):
+    def begin(*sets: str, folder=None):
         given = (
             *SETS,
             "batch_size=16",
@@ -72,17 +78,31 @@ def jumping(start, tmp_path):
         )
         given += ("checkpoint_interval_epochs=1", "checkpoint.min_gap_s=0", "budgets.act=false")
         given += sets
-        return start(task=f"{file}:Jumps", epochs=STEPS // 20, trainer_command=None, sets=list(given))
+        where = {} if folder is None else {"run_dir": folder}
+        return start(task=f"{file}:Jumps", epochs=STEPS // 20, trainer_command=None, sets=list(given), **where)
 
     return begin
 
 
+def exported(run_dir):
+    """Return the tensors of the kept state, and those that `export-weights` writes without being told of which."""
+    (pinned, *_) = of_type(run_dir, m.StatePinned)
+    file = run_dir / "exported.safetensors"
+    assert CliRunner().invoke(tolaria, ["export-weights", str(run_dir), "-o", str(file)]).exit_code == 0
+    return load_file(run_dir / "checkpoints" / pinned.checkpoint / "model-00000.safetensors"), load_file(file)
+
+
 def test_a_jump_that_two_rollbacks_do_not_help_halts_or_goes_on_as_configured(jumping, run_dir):
-    """With `detect.halt: true` the run is frozen, and the status gives the reason. Resumed, it completes."""
+    """With `detect.halt: true` the run is frozen, and the status gives the reason. Weights that are exported then are
+    the last healthy ones. Resumed, it completes.
+    """
     daemon = jumping("detect.halt=true")
     status = daemon.until(lambda status: status["phase"] == "frozen" and not status["trainer"]["alive"], "the halt")
     assert status["frozen"].startswith("sustained: loss ")
     assert "2 returns did not help" in status["frozen"]
+    pinned, kept = exported(run_dir)
+    assert kept.keys() == pinned.keys()
+    assert all(torch.equal(tensor, pinned[name]) for name, tensor in kept.items())
     insured = [one.returns for one in of_type(run_dir, m.InstabilityDetected) if one.insured]
     assert (insured[0], insured[-1]) == (0, 2)
     assert len(of_type(run_dir, m.RolledBack)) == 2
@@ -113,6 +133,39 @@ def test_the_command_of_the_closing_line_begins_another_run_at_the_kept_state(ju
     assert len(of_type(other, m.RunCompleted)) == 1
     shown = closing_words(folded(run_dir / "journal"), run_dir)[0]
     assert [one for one in shown if f"`{command}`" in one]
+
+
+def decided(run_dir):
+    """Return what the autopilot did, by step, and the weights at the end."""
+    kinds = (m.StatePinned, m.StatesCompared, m.RolledBack, m.QuarantineAdded, m.PinReleased, m.HeldOnTo)
+    done = [(type(one).__name__, getattr(one, "step", None)) for one in of(events_of(run_dir), *kinds)]
+    last = of_type(run_dir, m.RunCompleted)[-1].checkpoint
+    return done, (run_dir / "checkpoints" / last / "model-00000.safetensors").read_bytes()
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize("moment", ["StatePinned", "ComparisonBegun", "StatesCompared", "RollbackBegun", "RolledBack"])
+def test_a_daemon_that_is_killed_at_any_moment_comes_to_the_same_decisions_and_bits(jumping, run_dir, moment):
+    """As soon as the journal has the event. The trainer ends with it; the next start has both again."""
+    calm = run_dir.with_name("calm")
+    snapshots = "rollback.fast_path_enabled=false"
+    undisturbed = jumping(snapshots, folder=calm)
+    assert undisturbed.wait() == 0, undisturbed.stderr
+    daemon = jumping(snapshots)
+    daemon.until(lambda status: status["step"], "a step")
+    wait_for(lambda: moment in kinds_of(run_dir))
+    daemon.kill()
+    again = jumping(snapshots)
+    assert again.wait() == 0, again.stderr
+
+    assert len(of_type(run_dir, m.DaemonStarted)) == 2
+    assert len(of_type(run_dir, m.HeldOnTo)) == 1
+    assert decided(run_dir) == decided(calm)
+
+
+def kinds_of(run_dir) -> set[str]:
+    """Return the types of the events so far."""
+    return {type(one).__name__ for one in events_of(run_dir)}
 
 
 @pytest.mark.torture

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
 import signal
+import threading
 
 import pytest
 import torch
@@ -11,13 +13,14 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
-from journal import Reader
-from tests.library.inside import ordered, state_of
+from journal import JournalEntry, Reader
+from tests.library.inside import ordered, pid_of, state_of
 from tests.library.small import bits, made
 from tests.recorded import events_of, of, sound
 from tolariad.core import messages as m
 from tolariad.core.calc.detection.comparison import Judgement
 from tolariad.core.messages.sentences.text import sentence
+from tolariad.core.messages.vocabulary import decode_event
 from tolariad.forensics.why import why
 
 EPOCHS, BATCH, SAMPLES = 16, 4, 128
@@ -38,8 +41,13 @@ def network() -> nn.Module:
     return nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
 
 
+def is_first(tolaria) -> bool:
+    """Return whether the run has not gone back. A step that is made again after a death is struck again."""
+    return not state_of(tolaria).progress.branch
+
+
 class Struck:
-    """A task to which `strike(model)` happens once after step STRUCK.
+    """A task to which `strike(model)` happens after step STRUCK, until the run has gone back.
 
     `smooth`: its labels are smoothed from then on. `turned`: they are others. `dies`: the steps after which it dies
     once. `hook`: is called after each step.
@@ -63,7 +71,7 @@ class Struck:
 
     def on_step_end(self, model, step):
         self.steps = step
-        if step == STRUCK and self._strike is not None and self._once("struck"):
+        if step == STRUCK and self._strike is not None and is_first(self.tolaria):
             self._strike(model)
         if self._hook is not None and self._hook(self.tolaria):
             self._hook = None
@@ -178,19 +186,22 @@ def test_an_operator_who_goes_back_ends_a_comparison(tmp_path):
     sound(tmp_path / "run")
 
 
-def loop(folder) -> tuple[list[m.Event], nn.Module]:
+def loop(folder, hook=None) -> tuple[list[m.Event], nn.Module]:
     """A loop of one's own, whose model is damaged once after STRUCK updates. The model counts them."""
-    model, run_dir, struck = network(), folder / "run", folder / "struck"
+    folder.mkdir(exist_ok=True)
+    model, run_dir = network(), folder / "run"
     loader = DataLoader(rows(SAMPLES), BATCH, shuffle=True)
     config = {"snapshots": {"every": {"steps": 20}}, "checkpoint": {"min_gap_s": 0, "throttle_mb_s": None}}
     optimizer = torch.optim.Adam(model.parameters(), 0.01)
-    run = made(run_dir, **config, learning_rate={"base_lr": 0.01, "warmup_epochs": 0}).run(model, optimizer, loader)
+    tolaria = made(run_dir, **config, learning_rate={"base_lr": 0.01, "warmup_epochs": 0})
+    run = tolaria.run(model, optimizer, loader)
     for _ in run.epochs(EPOCHS):
         for inputs, labels in run.batches():
-            if int(model[1].num_batches_tracked) == STRUCK and not struck.exists():
-                struck.touch()
+            if int(model[1].num_batches_tracked) == STRUCK and is_first(tolaria):
                 negated(model)
             run.step(functional.cross_entropy(model(inputs), labels))
+            if hook is not None and hook(tolaria):
+                hook = None
     return events_of(run_dir), model
 
 
@@ -213,6 +224,80 @@ def test_a_loop_of_ones_own_tries_both_ways(tmp_path):
         told = why(Reader(tmp_path / "run" / "journal"), event)
         assert told.event.fields["type"] == event
         assert cause in [link.fields["type"] for link in told.causes]
+
+
+# -- the recorder is killed --------------------------------------------------------------------------------------------
+
+
+class Kills:
+    """Kills the recorder of a run with SIGKILL as soon as the journal has such an event, the nth of its kind.
+
+    A thread looks, because no hook is called between a comparison and the way back.
+    """
+
+    def __init__(self, kind: str, number: int = 1) -> None:
+        self._kind, self._number, self._ends = kind, number, threading.Event()
+        self.done = False
+
+    def __call__(self, tolaria) -> bool:
+        """Begin to look, from a hook or a loop. Return True: once is enough."""
+        self._thread = threading.Thread(target=self._look, args=(tolaria,), daemon=True)
+        self._thread.start()
+        return True
+
+    def _look(self, tolaria) -> None:
+        seq = found = 0
+        while not self._ends.wait(0.002):
+            with Reader(tolaria.run_dir / "journal") as reader:
+                for entry in reader.records(after_seq=seq):
+                    if isinstance(entry, JournalEntry):
+                        seq, found = entry.seq, found + (type(decode_event(entry.event)).__name__ == self._kind)
+            if found >= self._number:
+                os.kill(pid_of(tolaria), signal.SIGKILL)
+                self.done = True
+                return
+
+    def end(self) -> None:
+        self._ends.set()
+        self._thread.join()
+
+
+# After the pin, within the watch, when it is compared and goes back, and while it learns again.
+MOMENTS = ("StatePinned", "ComparisonBegun", "StatesCompared", "RollbackBegun", "RollbackPrepared", "RolledBack")
+
+
+# The branch that went on is pinned and compared too.
+TWICE = (("StatePinned", 2), ("ComparisonBegun", 2), ("StatesCompared", 2))
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_recorder_that_is_killed_at_any_moment_changes_no_decision_and_no_bit(tmp_path, damaged, moment):
+    """Another one opens the run and folds the autopilot's memory from the journal."""
+    kills = Kills(moment)
+    events, model = train(tmp_path, strike=negated, hook=kills)
+    kills.end()
+
+    assert kills.done
+    assert m.DeathReason.WITH_DAEMON in [one.reason for one in of(events, m.TrainerDied)]
+    assert told(events) == told(damaged[0])
+    assert bits(model) == damaged[1]
+    sound(tmp_path / "run")
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize(("moment", "number"), [*((one, 1) for one in MOMENTS), *TWICE])
+def test_a_trial_whose_recorder_is_killed_at_any_moment_comes_to_the_same_decisions(tmp_path, moment, number):
+    """Of both branches: when each is pinned, begun to be compared, compared, and gone back to."""
+    undisturbed, _ = loop(tmp_path / "calm")
+    kills = Kills(moment, number)
+    events, _ = loop(tmp_path / "killed", kills)
+    kills.end()
+    kinds, expected = ([one[0] for one in decided(found)] for found in (events, undisturbed))
+
+    assert kills.done
+    assert [one for one in kinds if one != "StatePinned"] == [one for one in expected if one != "StatePinned"]
+    sound(tmp_path / "killed" / "run")
 
 
 # -- kill -9 -----------------------------------------------------------------------------------------------------------

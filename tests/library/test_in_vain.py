@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from click.testing import CliRunner
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn import functional
 
+from tests.library.small import loaders, made
 from tests.library.test_detection import plain, train_long
 from tests.recorded import events_of, of
 from tolariad.cli.tolaria import tolaria
@@ -129,6 +133,28 @@ def test_a_run_whose_values_are_never_finite_again_halts_and_says_so(tmp_path):
         assert len(of(halted, m.RunFrozen)) == frozen
         assert len(of(halted, m.RolledBack)) == 2
         assert all(one.step < 76 for one in of(halted, m.RolledBack))
+
+
+def test_after_a_halt_a_loop_of_ones_own_has_the_last_healthy_model(tmp_path):
+    """Its own model, as after `train`: the error says of which step, and nothing of it is NaN."""
+    model = nn.Sequential(plain(), Wilder(76, float("nan")))
+    loader = loaders()[0]
+    given = made(tmp_path / "run", rollback={"skip_batches": False})
+    run = given.run(model, torch.optim.SGD(model.parameters(), 0.05), loader)
+
+    def trained():
+        for _ in run.epochs(14):
+            for inputs, labels in run.batches():
+                run.step(functional.cross_entropy(model(inputs), labels))
+
+    with pytest.raises(RunFailed, match=r"The model is the last healthy one, c\d+ of step \d+") as halted:
+        trained()
+    id_ = re.search(r"one, (c\d+) of", str(halted.value))[1]
+    kept = load_file(tmp_path / "run" / "checkpoints" / id_ / "model-00000.safetensors")
+
+    assert int(model[1].passes) < 76
+    assert all(torch.equal(tensor, kept[name]) for name, tensor in model.state_dict().items())
+    assert all(tensor.isfinite().all() for tensor in model.parameters())
 
 
 def test_an_explosion_that_comes_again_and_again_halts_nothing(tmp_path):

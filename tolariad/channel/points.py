@@ -59,10 +59,10 @@ class Points:
             lines.append(line)
         return tuple(lines)
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the boundary that comes next is no point."""
-        return self._is_quiet
+    def passes(self) -> bool:
+        """Return whether this boundary is no point. The one after it is."""
+        was_quiet, self._is_quiet = self._is_quiet, False
+        return was_quiet
 
 
 class LeaderPoints(Points):

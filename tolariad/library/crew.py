@@ -6,6 +6,7 @@ is named with its process. The first error counts: the errors that other ranks r
 
 from __future__ import annotations
 
+import logging
 import os
 import select
 import signal
@@ -24,7 +25,7 @@ from tolariad.attach.link import Link, LinkLost
 from tolariad.attach.meeting import Meeting
 from tolariad.channel.group_page import GroupPage
 from tolariad.core import messages as m
-from tolariad.core.calc.run.exits import EXIT_CONFIG
+from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
 from tolariad.core.calc.text.phrases import listed
 from tolariad.library.ranks import group_here
 from tolariad.refusal import StartRefused
@@ -34,9 +35,14 @@ from tolariad.supervisor.procfs import process_stat
 # A rank that has been stopped for so long is killed.
 SILENT_S: Final = 8.0
 BEAT_S: Final = 0.25
+# A rank is lost, and the program's thread does not come back from a collective: the process ends after so long.
+UNNOTICED_S: Final = 10.0
 _SAY_AGAIN_S: Final = 60.0
 # Errors of other ranks that follow from the first one come within this time; the end of a killed one is seen at once.
 _FOLLOWS_S: Final = 1.0
+# How long a start that was refused waits for the other ranks, to tell them.
+_TURN_AWAY_S: Final = 5.0
+_log: Final = logging.getLogger(__name__)
 _Report = TypeVar("_Report")
 
 
@@ -65,6 +71,7 @@ class Crew:
         self._pieces: dict[str, dict[int, words.Piece]] = {}
         self._changed = threading.Condition()
         self._is_over = False
+        self._noticed = threading.Event()
         self._thread: threading.Thread | None = None
 
     # -- before training -----------------------------------------------------------------------------------------------
@@ -140,6 +147,7 @@ class Crew:
     def check(self) -> None:
         """Raise RankLost if a rank has ended."""
         if self._lost or self._failed:
+            self._noticed.set()
             raise RankLost(self._why())
 
     def _why(self) -> str:
@@ -169,6 +177,7 @@ class Crew:
 
     def blamed(self, report: _Report) -> _Report | m.ExceptionReport | m.SetupRefusedReport:
         """Return the report of the error that came first: this one, or that of another rank."""
+        self._noticed.set()
         give_up = time.monotonic() + _FOLLOWS_S
         with self._changed:
             while not (self._lost or self._failed) and time.monotonic() < give_up:
@@ -194,6 +203,7 @@ class Crew:
     def close(self) -> None:
         """Close the links: a rank that is still there takes it for the end of this one."""
         self._is_over = True
+        self._noticed.set()
         if self._thread is not None:
             self._thread.join()
         for member in self._members.values():
@@ -253,6 +263,7 @@ class Crew:
         with self._changed:
             into.setdefault(rank, what)
             self._changed.notify_all()
+        end_if_unnoticed(self._noticed, self._why())
 
     def _end_stopped(self) -> None:
         """Kill a rank that was stopped: the others wait for it, for half an hour by torch's default."""
@@ -276,6 +287,32 @@ class Crew:
         if found is not None:
             how = f"was ended by {found.signal_name}" if found.signal_name else f"has ended with code {found.code}"
         return f"rank {member.rank} (process {member.pid}) {how}"
+
+
+def end_if_unnoticed(noticed: threading.Event, why: str) -> None:
+    """End this process unless its program notices soon that a rank is lost.
+
+    It may wait in a collective for a rank that is gone: gloo does not always tell that, and waits for half an hour.
+    """
+
+    def end() -> None:
+        if not noticed.wait(UNNOTICED_S):
+            _log.critical("%s, and this rank waits for it in a collective: it ends too.", why)
+            os._exit(EXIT_TRY_AGAIN)
+
+    threading.Thread(target=end, name="tolaria-lost", daemon=True).start()
+
+
+def turn_away(run_dir: Path, ranks: int, refused: StartRefused) -> None:
+    """Tell the other ranks that rank 0's start was refused. Nothing can be told if there is no folder of the run."""
+    give_up, told = time.monotonic() + _TURN_AWAY_S, 0
+    with suppress(OSError):
+        meeting = Meeting(run_dir)
+        while told < ranks - 1 and time.monotonic() < give_up:
+            if (found := meeting.next()) is not None and found[1].group == group_here():
+                found[0].send(words.Refused(code=refused.code, why=refused.why, hint=refused.hint))
+                told += 1
+        meeting.close()
 
 
 def is_stopped(page: GroupPage, rank: int, pid: int) -> bool:

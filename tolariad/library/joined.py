@@ -25,7 +25,7 @@ from tolariad.channel.group_page import GroupPage
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_IO
 from tolariad.core.decision import Accepted, Answer
-from tolariad.library.crew import BEAT_S, SILENT_S, RankLost, is_stopped
+from tolariad.library.crew import BEAT_S, SILENT_S, RankLost, end_if_unnoticed, is_stopped
 from tolariad.library.ranks import group_here
 from tolariad.library.recorder import Order
 from tolariad.refusal import StartRefused
@@ -58,6 +58,7 @@ class Joined:
         self.is_lost = False
         self._why = f"rank 0 (process {self._leader}) has ended"
         self._is_closed = False
+        self._noticed = threading.Event()
         self._thread = threading.Thread(target=self._read, name="tolaria-link", daemon=True)
 
     def _waiting(self) -> None:
@@ -132,6 +133,7 @@ class Joined:
             self._raise()
 
     def _raise(self) -> NoReturn:
+        self._noticed.set()
         raise RankLost(self._why)
 
     # -- in the reading thread -----------------------------------------------------------------------------------------
@@ -160,6 +162,7 @@ class Joined:
             word, descriptors = self._link.receive()
         except (LinkLost, OSError):
             self.is_lost = True
+            end_if_unnoticed(self._noticed, self._why)
             return
         match word:
             case words.Train():
@@ -181,6 +184,7 @@ class Joined:
     def end(self) -> None:
         """Close the link."""
         self._is_closed = True
+        self._noticed.set()
         if self._thread.is_alive():
             self._thread.join()
         self._link.close()

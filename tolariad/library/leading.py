@@ -16,9 +16,12 @@ from tolariad.channel import Page, TrainerEnd
 from tolariad.channel.points import LeaderPoints
 from tolariad.channel.rank_ends import LeaderEnd
 from tolariad.core import messages as m
+from tolariad.core.calc.run.exits import EXIT_TRY_AGAIN
 from tolariad.library.attached import Attached
-from tolariad.library.crew import Crew
+from tolariad.library.crew import Crew, turn_away
 from tolariad.library.failed import RunFailed
+from tolariad.library.joined import Joined
+from tolariad.library.recorder import Recorder
 from tolariad.refusal import StartRefused
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.loop import Trainer
@@ -37,6 +40,15 @@ class Leading(Attached):
     def of(cls, place: Place) -> type[Attached]:
         """Return the class for this place."""
         return type("LeadingHere", (cls,), {"_place": place})
+
+    def _met(self, hello: words.Hello) -> Recorder | Joined:
+        try:
+            return super()._met(hello)
+        except StartRefused as refused:
+            # Not if the run is live: another group may be meeting in its folder.
+            if refused.code != EXIT_TRY_AGAIN:
+                turn_away(Path(hello.run_dir), self._place.ranks, refused)
+            raise
 
     def _build(self, task: Any, *, accept_data: bool) -> None:
         """Meet the other ranks, build, and compare. Raises StartRefused, SetupRefused."""

@@ -7,6 +7,7 @@ import random
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from tolariad.core.calc.detection import autopilot as ap
 from tolariad.core.calc.detection.comparison import Comparison, Losses
@@ -68,6 +69,31 @@ def test_a_rise_that_comes_down_is_compared_and_released():
         assert (after, released) == (ap.Autopilot(), ap.Release("the loss came down by itself"))
     for comparison in (DAMAGED, POISONED):
         assert isinstance(ap.compared(state, comparison, (1, at), POLICY)[1][0], ap.GoBack)
+
+
+@pytest.mark.parametrize("is_stage", [False, True])
+def test_a_rise_that_is_explained_on_the_way_to_a_place_does_not_end_its_count(is_stage):
+    """A fault that comes at a step is met again after each return. A rise before it, or a stage that the code announces
+    there again, must not let the run go back for ever.
+    """
+    backs, state = 0, ap.Autopilot()
+    for _ in range(5):
+        state, acts = found(state, step=900)
+        if any(isinstance(one, ap.GoOn) for one in acts):
+            break
+        if is_stage:
+            state = ap.settled(state, begins_anew=True)
+        else:
+            state, _, at = watched(state, [3.0] * 20 + [0.2] * 60, 900)
+            state, _ = ap.compared(state, CHANGED, (1, at), POLICY)
+        state, _, at = watched(found(state, step=1000)[0], [3.0] * 500, 1000)
+        state, acts = ap.compared(state, POISONED, (1, at), POLICY)
+        backs += any(isinstance(one, ap.GoBack) for one in acts)
+
+    assert backs == 2
+    # Past the place the count ends, whatever the level is by then.
+    state = ap.settled(replace(state, given_up=False, watch=None), begins_anew=True)
+    assert watched(state, [9.0] * 500, 2000)[0] == ap.Autopilot()
 
 
 @pytest.mark.parametrize(
@@ -276,6 +302,7 @@ def test_whatever_comes_finite_values_never_halt(seed):
     """Random findings, losses and comparisons: a bounded number of returns a place, one trial a place."""
     draw = random.Random(seed)
     state, step = ap.Autopilot(), 0
+    farthest = times = 0
     for _ in range(20_000):
         step += 1
         if draw.random() < 0.02:
@@ -286,7 +313,11 @@ def test_whatever_comes_finite_values_never_halt(seed):
             state, acts = ap.compared(state, draw.choice((DAMAGED, POISONED, CHANGED, UNCLEAR)), (1, step), POLICY)
         if ap.TryBoth() in acts:
             state, acts = ap.kept(state, (1, step), POLICY)
-        step -= 150 * any(isinstance(one, ap.GoBack) for one in acts)
+        if any(isinstance(one, ap.GoBack) for one in acts):
+            # Whatever was found and explained on the way: it does not go back a third time without having come further.
+            farthest, times = max(farthest, step), 1 if step > farthest else times + 1
+            assert times <= 2
+            step -= 150
         if state.trial is not None and step >= state.trial.until[1]:
             state, acts = ap.branches_compared(state, draw.random())
         assert not any(isinstance(one, ap.Halt) for one in acts)

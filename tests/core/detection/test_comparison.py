@@ -10,11 +10,11 @@ from tolariad.core.calc.detection.comparison import (
     Comparison,
     Judgement,
     Losses,
-    error_of,
     judged,
     lost,
     returned_is_better,
 )
+from tolariad.core.calc.noise import error_of
 
 BEGIN = 2.3
 

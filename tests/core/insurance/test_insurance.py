@@ -149,6 +149,19 @@ def test_detect_halt_halts_where_two_returns_did_not_help_and_a_resumed_run_goes
     world.run(6000)
 
     assert world.state.run.phase is st.Phase.COMPLETED
+    assert q.last_healthy(world.state) == ""
+
+
+@pytest.mark.parametrize("halts", [True, False])
+def test_a_halted_run_that_is_stopped_still_has_its_last_healthy_state(halts):
+    """Its newest checkpoint may be of the fault. One that went on and is stopped has not halted."""
+    world = InsuredWorld(0, {AT: 1000}, POISONED, detect_halt=halts)
+    run_on(world, lambda: world.state.run.phase is st.Phase.FROZEN or world.state.insurance.held_on_to is not None)
+    pinned = world.state.insurance.pins[0].checkpoint
+    world.command(m.Stop())
+    run_on(world, lambda: world.state.run.phase is st.Phase.STOPPED)
+
+    assert q.last_healthy(world.state) == (pinned if halts else "")
 
 
 # -- trials ------------------------------------------------------------------------------------------------------------

@@ -7,9 +7,11 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,8 @@ from tolariad import Tolaria
 EPOCHS, BATCH = 3, 8
 _numbers = itertools.count(1)
 # A group that hangs would hang the tests: its ranks are killed then.
-_LIMIT_S = 120.0
+_LIMIT_S = 60.0
+_STACKS_S = _LIMIT_S - 5
 
 
 def network() -> nn.Module:
@@ -44,6 +47,10 @@ class Program:
         # Called before and after each step of a rank, with the loop's state.
         self.before: Callable[[Program, int, int], None] = lambda *_: None
         self.after: Callable[[Program, int, int], None] = lambda *_: None
+        # Of a rank's loss in a batch of an epoch.
+        self.factor: Callable[[int, int, int], float] = lambda *_: 1.0
+        # Whether the loop stands in `with run:`.
+        self.holds = False
         self.step = 0
 
     def loader(self) -> tuple[Any, Any]:
@@ -54,24 +61,35 @@ class Program:
     def __call__(self, rank: int) -> dict[str, Any]:
         """Train in this process."""
         loader, sampler = self.loader()
-        model = self.wraps(self.model())
+        self.wrapped = model = self.wraps(self.model())
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
         config = {**CONFIG["tolaria"], **self.options}
         self.tolaria = Tolaria({"tolaria": config}, run_dir=self.run_dir)
         self.run = run = self.tolaria.run(model, optimizer, loader)
-        for epoch in run.epochs(self.epochs):
-            sampler.set_epoch(epoch)
-            for inputs, targets in run.batches():
-                self.before(self, rank, self.step + 1)
-                loss = nn.functional.cross_entropy(model(inputs), targets)
-                run.step(loss)
-                self.step = run._trainer.step
-                self.after(self, rank, self.step)
-            run.validated(loss=float(rank))
+        with run if self.holds else nullcontext():
+            self.train(run, rank, model, sampler)
         parts = {name: one.hex() for name, one in bits(getattr(model, "module", model)).items()}
         moments = optimizer.state_dict()["state"].values()
         parts["optimizer"] = "".join(one.numpy().tobytes().hex() for held in moments for one in held.values())
         return {"phase": run.result.phase, "steps": run.result.steps, "bits": parts}
+
+    def train(self, run: Any, rank: int, model: nn.Module, sampler: Any) -> None:
+        """Be the loop."""
+        for epoch in run.epochs(self.epochs):
+            if sampler is not None:
+                sampler.set_epoch(epoch)
+            for batch in run.batches():
+                self.step_of(run, batch, epoch, rank, model)
+            run.validated(loss=float(rank))
+
+    def step_of(self, run: Any, batch: Any, epoch: int, rank: int, model: nn.Module, *_: Any) -> None:
+        """Make a step."""
+        self.before(self, rank, self.step + 1)
+        inputs, targets = batch
+        loss = nn.functional.cross_entropy(model(inputs), targets) * self.factor(rank, epoch, run.batch)
+        run.step(loss)
+        self.step = run._trainer.step
+        self.after(self, rank, self.step)
 
 
 def start(ranks: int, program: Callable[[int], Any], folder: Path) -> list[Any]:
@@ -120,6 +138,7 @@ def _be(rank: int, ranks: int, program: Callable[[int], Any], folder: Path, numb
             "OMP_NUM_THREADS": "1",
         }
         torch.set_num_threads(1)
+        threading.Thread(target=_show_stacks, args=(rank,), daemon=True).start()
         distributed.init_process_group(
             "gloo", init_method=f"file://{folder}/group{number}", rank=rank, world_size=ranks
         )
@@ -136,6 +155,14 @@ def _be(rank: int, ranks: int, program: Callable[[int], Any], folder: Path, numb
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def _show_stacks(rank: int) -> None:
+    """Print the stacks of all threads of a rank that hangs."""
+    time.sleep(_STACKS_S)
+    for frame in sys._current_frames().values():
+        sys.stderr.write(f"rank {rank}:\n{''.join(traceback.format_stack(frame))}")
+    sys.stderr.flush()
 
 
 def until_done(ranks: int, program: Callable[[int], Any], folder: Path, most: int = 8) -> tuple[list[Any], int]:

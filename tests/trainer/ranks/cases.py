@@ -89,7 +89,7 @@ MODELS = {
 
 @dataclass(frozen=True)
 class Case:
-    """A training. `ddp`: arguments of DDP, or None for a model without it."""
+    """A training. `ddp`: arguments of DDP, or None for a model without it; `last`: leaves of every third step."""
 
     model: str = "mlp"
     leaves: int = 4
@@ -99,10 +99,17 @@ class Case:
     dtype: torch.dtype = torch.float32
     optimizer: dict[str, Any] = field(default_factory=dict)
     ddp: dict[str, Any] | None = None
+    backwards: int = 1
+    last: int | None = None
+    device: str = "cpu"
+
+    def leaves_of(self, step: int) -> int:
+        """Return how many leaves a step has: an epoch of three steps ends with a short one."""
+        return self.leaves if step % 3 or self.last is None else self.last
 
     def built(self) -> nn.Module:
         torch.manual_seed(SEED)
-        return MODELS[self.model]().to(self.dtype)
+        return MODELS[self.model]().to(self.device, self.dtype)
 
     def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
         return torch.optim.AdamW(model.parameters(), lr=3e-3, **self.optimizer)
@@ -120,7 +127,7 @@ class Case:
         return torch.autocast("cpu", torch.bfloat16) if self.bf16 else nullcontext()
 
     def loss(self, model: nn.Module, step: int, leaf: int) -> torch.Tensor:
-        x, y = self.batch(step, leaf)
+        x, y = (one.to(self.device) for one in self.batch(step, leaf))
         with self.forward():
             found = model(x)
         return functional.cross_entropy(found.to(torch.float32 if self.bf16 else self.dtype), y)
@@ -170,7 +177,7 @@ class Training:
 def hashed(tensors: Iterable[torch.Tensor]) -> str:
     found = hashlib.sha256()
     for one in tensors:
-        found.update(one.detach().contiguous().flatten().view(torch.uint8).numpy().tobytes())
+        found.update(one.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return found.hexdigest()
 
 
@@ -186,7 +193,7 @@ def by_one_process(case: Case) -> dict[str, str]:
     setup.host = setup.owners = (Owner("host", training.optimizer),)
     setup.moves = False
     for step in range(1, case.steps + 1):
-        measured = forward_backward(setup, [(step, leaf) for leaf in range(case.leaves)], step)
+        measured = forward_backward(setup, [(step, leaf) for leaf in range(case.leaves_of(step))], step)
         update(setup, skip=False)
         drop_gradients(setup.owners)
         training.losses.append(measured.loss)
@@ -203,12 +210,16 @@ def by_ranks(
         model = DistributedDataParallel(model, **case.ddp)
     exact = ExactSum(model, rank=rank, ranks=ranks, leaves=case.leaves, mapping=mapping, rng_seed=SEED)
     for step in range(training.step + 1, (until or case.steps) + 1):
-        for leaf in exact.block:
-            with exact.leaf(step, leaf):
-                loss = case.loss(model, step, leaf)
-                exact.note(leaf, loss.item())
-                (loss / case.leaves).backward()
-        training.update(sum(loss for (loss,) in exact.numbers) / case.leaves)
+        count = case.leaves_of(step)
+        with exact.step(step, count) as mine:
+            for leaf in mine:
+                with exact.leaf(leaf):
+                    loss = case.loss(model, step, leaf)
+                    exact.note(leaf, loss.item())
+                    (loss / count).backward(retain_graph=case.backwards > 1)
+                    for _ in range(1, case.backwards):
+                        (loss / count).backward()
+        training.update(sum(loss for (loss,) in exact.numbers) / count)
     exact.close()
     if rank == 0 and path is not None:
         training.save(path)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import random
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 
-from tests.trainer.ranks.cases import Case, by_one_process, by_plain_ddp, by_ranks
+from tests.trainer.ranks.cases import SEED, Case, Training, by_one_process, by_plain_ddp, by_ranks
 from tests.trainer.ranks.groups import results
+from tolariad.trainer.ranks.exact import ExactSum
+from tolariad.trainer.ranks.exact.draws import seed_leaf
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn", "transformer"])
@@ -39,9 +43,12 @@ DDP_CASES = {
     "float64": Case("cnn", ddp=SMALL, dtype=torch.float64, optimizer={"fused": True}),
     "half": Case("mlp", ddp=SMALL, dtype=torch.bfloat16, optimizer={"foreach": True}),
     "uneven": Case("mlp", leaves=7, ddp=SMALL),
+    "short": Case("cnn", leaves=5, ddp=SMALL, last=1, steps=7),
+    "shorter": Case("experts", leaves=4, last=2, steps=7),
 }
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("name", DDP_CASES)
 def test_ddp_with_any_buckets_ends_with_the_same_bits(name, tmp_path):
     """The layout of buckets does not matter, nor whether gradients are views of them; no_sync is the sum's own."""
@@ -52,6 +59,7 @@ def test_ddp_with_any_buckets_ends_with_the_same_bits(name, tmp_path):
         assert results(tmp_path / f"{ranks}", ranks, partial(by_ranks, case)) == [expected] * ranks, f"{ranks} ranks"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("ddp", [None, SMALL], ids=["alone", "ddp"])
 @pytest.mark.parametrize("model", ["transformer", "batch"])
 def test_the_number_of_ranks_may_change_in_mid_run(model, ddp, tmp_path):
@@ -65,6 +73,7 @@ def test_the_number_of_ranks_may_change_in_mid_run(model, ddp, tmp_path):
     assert found == expected * 3
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("ddp", [None, SMALL], ids=["alone", "ddp"])
 @pytest.mark.parametrize("model", ["batch", "average", "instance"])
 def test_running_statistics_are_gathered_by_leaf(model, ddp, tmp_path):
@@ -74,3 +83,39 @@ def test_running_statistics_are_gathered_by_leaf(model, ddp, tmp_path):
 
     for ranks in (2, 3):
         assert results(tmp_path / f"{ranks}", ranks, partial(by_ranks, case)) == [expected] * ranks
+
+
+@pytest.mark.parametrize("model", ["batch", "average", "instance"])
+def test_running_statistics_are_those_of_one_process_but_for_rounding(model):
+    """The batch's statistics are rounded before they are applied. Counts are the same."""
+    case = Case(model, clip=None)
+    training = Training(case)
+    exact = ExactSum(training.model, rank=0, ranks=1, leaves=case.leaves, mapping=None, rng_seed=SEED)
+    plain = case.built()
+    before = {name: one.clone() for name, one in plain.named_buffers()}
+    with exact.step(1) as mine:
+        for leaf in mine:
+            with exact.leaf(leaf):
+                case.loss(training.model, 1, leaf)
+            case.loss(plain, 1, leaf)
+
+    tracked = dict(training.model.named_buffers())
+    for name, one in plain.named_buffers():
+        torch.testing.assert_close(tracked[name], one, rtol=1e-5, atol=1e-6)
+        assert not torch.equal(one, before[name]) or (model, name) == ("instance", "norm.num_batches_tracked")
+
+
+def test_draws_depend_on_seed_step_and_leaf_only():
+    """Each of Python's, NumPy's, torch's generators and those of the user; nothing of what was drawn before."""
+
+    def drawn(*place):
+        torch.rand(3)
+        held = torch.Generator().manual_seed(5)
+        seed_leaf(*place, [held])
+        return random.random(), np.random.rand(), torch.rand(()).item(), torch.rand((), generator=held).item()
+
+    places = [(1, 1, 0), (1, 1, 1), (1, 2, 0), (2, 1, 0)]
+    found = [drawn(*place) for place in places]
+
+    assert found == [drawn(*place) for place in places]
+    assert [len(set(one)) for one in zip(*found, strict=True)] == [4] * 4

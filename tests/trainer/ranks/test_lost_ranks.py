@@ -1,4 +1,4 @@
-"""A rank that ends, is stopped, gives up or hangs in the middle of a sum is named by the others, which do not hang."""
+"""A rank that ends, is stopped or gives up in the middle of a sum is named by the others, which do not hang."""
 
 from __future__ import annotations
 
@@ -28,15 +28,11 @@ def raising():
     raise OSError("the disk of this rank is full")
 
 
-def hanging():
-    time.sleep(3600)
-
-
 def named(event, moment, rank, ranks, mapping):
     """Train; at step 2 the rank `LOST` meets with `event`. Return what the others raise: the rank, and why."""
     case = Case("mlp", leaves=4, clip=None)
     model = case.built()
-    exact = ExactSum(model, rank=rank, ranks=ranks, leaves=4, mapping=mapping, rng_seed=SEED, limit_s=1.5)
+    exact = ExactSum(model, rank=rank, ranks=ranks, leaves=4, mapping=mapping, rng_seed=SEED)
     if rank == LOST and moment == "in the sum":
         # After its first piece: the others wait for the rest.
         def add_up(layout, pieces, *rest):
@@ -49,11 +45,12 @@ def named(event, moment, rank, ranks, mapping):
     try:
         for step in (1, 2, 3):
             at = step
-            for leaf in exact.block:
-                with exact.leaf(step, leaf):
-                    case.loss(model, step, leaf).backward()
-                    if (rank, step, moment) == (LOST, 2, "before it"):
-                        event()
+            with exact.step(step) as mine:
+                for leaf in mine:
+                    with exact.leaf(leaf):
+                        case.loss(model, step, leaf).backward()
+                        if (rank, step, moment) == (LOST, 2, "before it"):
+                            event()
             model.zero_grad()
             if (rank, step, moment) == (LOST, 2, "after it"):
                 event()
@@ -62,6 +59,7 @@ def named(event, moment, rank, ranks, mapping):
     return None
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("moment", ["before it", "in the sum", "after it"])
 @pytest.mark.parametrize(
     ("event", "why"),
@@ -69,7 +67,6 @@ def named(event, moment, rank, ranks, mapping):
         (killed, "has ended"),
         (stopped, "is stopped by a signal"),
         (raising, "gave up"),
-        (hanging, "has not come for"),
     ],
 )
 def test_the_others_name_the_lost_rank_and_end(event, why, moment, tmp_path, monkeypatch):
@@ -102,7 +99,7 @@ def test_a_wait_may_be_ended_from_outside(tmp_path):
         if rank == 0:
             time.sleep(3600)
         try:
-            with exact.leaf(1, 1):
+            with exact.step(1), exact.leaf(1):
                 case.loss(model, 1, 1).backward()
                 orders.append("exit")
         except KeyboardInterrupt:

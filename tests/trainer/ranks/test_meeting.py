@@ -34,6 +34,15 @@ def test_the_rank_is_named_that_another_one_has_found_lost():
     assert found.value.rank == 1
 
 
+def test_a_rank_that_runs_but_does_not_come_is_named_after_the_limit():
+    """Whatever it does: a deadlock, an endless loop, or a file that never answers."""
+    first, _ = meetings(2, limit_s=0.3)
+    first.begin(7, 2)
+
+    with pytest.raises(RankLost, match=r"^Rank 1 has not come for [0-9.]+ s, .* gradients of step 7 "):
+        first.meet()
+
+
 def test_a_rank_that_came_before_it_ended_is_not_missed():
     """What it wrote is whole: the sum it came for can be made, and it is missed at the next one."""
     first, second = meetings(2)
@@ -47,6 +56,20 @@ def test_a_rank_that_came_before_it_ended_is_not_missed():
     first.meet()
     with pytest.raises(RankLost, match=rf"^Rank 1 \(process {pid}\) has ended, so"):
         first.meet()
+
+
+def test_a_rank_that_comes_while_it_is_looked_at_is_not_missed(monkeypatch):
+    """It came and ended between the look at its count and the look at its process."""
+    first, second = meetings(2)
+
+    def has_ended(rank):
+        second.arrive()
+        return True
+
+    monkeypatch.setattr(first, "_has_ended", has_ended)
+    first.meet()
+
+    assert second._count == 1
 
 
 @pytest.mark.parametrize("ranks", [2, 5])

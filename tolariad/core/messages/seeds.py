@@ -61,11 +61,12 @@ class MoveSeed(BoundaryOrder, frozen=True, kw_only=True):
     GERMINATED, `blend_steps` (updates over which alpha rises) with BLENDING. `example` and `dtype`: shape of the slot's
     input, batch first, and its type. The trainer finds out both when the seed germinates. A re-run gets the recorded
     ones. `learning`: whether the seed is updated in the new stage. `warmup_steps`: how many updates the rate of a seed
-    that germinates rises for; None: it follows the host's curve. `before`: the stage that the seed has then.
+    that germinates rises for; None: it follows the host's curve. `before`: the stage that the seed has then. `errors`:
+    how many standard errors of the validation its effect must exceed; 0: that is not measured.
     """
 
     ACCEPTS: ClassVar[tuple[str, ...]] = (SeedGerminate.__name__, SeedAdvance.__name__, SeedCull.__name__)
-    RECORD: ClassVar[tuple[str, ...]] = ("cause", "before")
+    RECORD: ClassVar[tuple[str, ...]] = ("cause", "before", "errors")
 
     slot: Name
     stage: Stage
@@ -78,6 +79,7 @@ class MoveSeed(BoundaryOrder, frozen=True, kw_only=True):
     learning: Learning = Learning.TRAIN
     warmup_steps: Updates | None = None
     before: Stage = Stage.UNKNOWN
+    errors: float = 0.0
 
     @property
     def accepted(self) -> str:

@@ -5,6 +5,7 @@ Promises: each answer is a function of the folded state.
 
 from __future__ import annotations
 
+from math import isfinite
 from typing import Protocol
 
 from tolariad.core import state as st
@@ -22,11 +23,23 @@ def last_healthy(state: LastHealthy) -> str:
 
     "" if there is none, or if the run has not halted.
     """
-    if state.run.phase is not st.Phase.FROZEN:
+    if not _has_halted(state):
         return ""
     held, pins = state.checkpoints, {one.checkpoint for one in state.insurance.pins}
     pinned = next((one.id for one in reversed(held.catalogue) if one.id in pins and one.is_target), "")
     return pinned or held.newest_promoted
+
+
+def _has_halted(state: LastHealthy) -> bool:
+    """Return whether the run stands where it halted. It may have been stopped since: its model is still that one."""
+    if state.run.phase is not st.Phase.STOPPED:
+        return state.run.phase is st.Phase.FROZEN
+    s = state.insurance
+    place = s.machine.place
+    if place is None or not s.machine.given_up or s.held_on_to is not None:
+        return False
+    # A run that went on has no pin that is not held on to, and its values are finite.
+    return bool(s.pins) or not isfinite(place.ceiling)
 
 
 class WayToTheEnd(st.HasRun, st.HasProgress, st.HasInsurance, Protocol):

@@ -171,7 +171,9 @@ def _one(state: Reads, act: ap.Act, why: str, level: m.Level) -> Decision:
         case ap.Compare():
             return _compare(state) or Decision()
         case ap.Release(reason, begins_anew):
-            return _release(state, reason, begins_anew=begins_anew)
+            # The pin of a return is its way back until the run has passed the place.
+            done = Decision() if state.insurance.machine.place is not None else _release(state, reason)
+            return done + Decision(_anew(reason)) if begins_anew else done
         case ap.GoBack():
             return _go_back(state, act, why, level)
         case ap.TryBoth():
@@ -214,12 +216,11 @@ def _room(state: Reads) -> tuple[m.Event, ...]:
     return tuple(m.PinReleased(checkpoint=one.checkpoint, why="another state is pinned") for one in held[:more])
 
 
-def _release(state: Reads, why: str, *, begins_anew: bool = False) -> Decision:
+def _release(state: Reads, why: str) -> Decision:
     """Release the pins, but not one that waits for an operator, nor the target of a rollback that begins."""
     wanted = state.rollbacks.wanted
     pins = (one for one in state.insurance.pins if not one.is_held_on_to and one.checkpoint not in wanted)
-    events: tuple[m.Event, ...] = tuple(m.PinReleased(checkpoint=one.checkpoint, why=why) for one in pins)
-    return Decision((*events, *_anew(why)) if begins_anew else events)
+    return Decision(tuple(m.PinReleased(checkpoint=one.checkpoint, why=why) for one in pins))
 
 
 def _anew(why: str) -> tuple[m.Event, ...]:
@@ -372,7 +373,8 @@ def completed(state: Reads, _: m.RunCompleted, __: At[Reads]) -> Decision | None
 def after_order(state: Reads, event: m.OrderActed, _: At[Reads]) -> Decision | None:
     """A stage was announced: release what is watched."""
     why = st.announced(event)
-    return _release(state, f"a stage began: {why}") if why and state.insurance.pins else None
+    s = state.insurance
+    return _release(state, f"a stage began: {why}") if why and s.pins and s.machine.place is None else None
 
 
 def release_for_disk(state: Reads, _: m.DiskLow, __: At[Reads]) -> Decision | None:

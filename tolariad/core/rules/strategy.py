@@ -18,6 +18,8 @@ from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.health.budgets import FED_BREAKERS
+from tolariad.core.calc.noise import ERRORS
+from tolariad.core.calc.seeds.stages import Stage
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At, Numbered
 
@@ -204,8 +206,15 @@ def _refusal(state: Reads, one: m.StrategyCommand, wall: int) -> str:
 
 
 def adapt_seed(state: Reads, order: m.AdaptSeed) -> m.OrderGiven | m.Refusal:
-    """Order a move of a seed, or refuse it: by the rules that hold for an operator too."""
-    return q.move_seed(state, order.slot, order.stage, order.blueprint, order.parameters)
+    """Order a move of a seed, or refuse it: by the rules that hold for an operator too.
+
+    A strategy compares means of validations. So the trainer measures whether the effect is more than chance, before the
+    seed becomes a permanent part of the model. An operator may have other reasons.
+    """
+    moved = q.move_seed(state, order.slot, order.stage, order.blueprint, order.parameters)
+    if order.stage is not Stage.FOSSILIZED or isinstance(moved, m.Refusal):
+        return moved
+    return replace(moved, order=replace(moved.order, errors=ERRORS))
 
 
 def set_breaker(state: Reads, order: m.SetBreaker) -> m.BreakerSet | m.Refusal:

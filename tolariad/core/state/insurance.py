@@ -214,7 +214,8 @@ def _rolled_back(s: Insurance, _: m.RolledBack, __: m.Cause) -> Insurance:
 
 
 def _acted(s: Insurance, e: m.OrderActed, _: m.Cause) -> Insurance:
-    return replace(s, machine=ap.Autopilot()) if announced(e) and not s.machine.given_up else s
+    is_free = announced(e) and not s.machine.given_up
+    return replace(s, machine=ap.settled(s.machine, begins_anew=True)) if is_free else s
 
 
 APPLY: Final[ApplyTable] = {

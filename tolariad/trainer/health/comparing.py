@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tolariad.core import messages as m
-from tolariad.core.calc.detection.comparison import Losses, error_of
+from tolariad.core.calc.detection.comparison import Losses
+from tolariad.core.calc.noise import error_of
 from tolariad.trainer.checkpoints import lanes
 from tolariad.trainer.checkpoints.restore import check_fits
 from tolariad.trainer.data.feed import to_device

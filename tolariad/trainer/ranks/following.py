@@ -57,7 +57,7 @@ class FollowerBoundary(Boundary):
 
     def stop(self) -> None:
         """Obey the orders that rank 0 obeys here. Return when it goes on."""
-        if self._group.is_quiet:
+        if self._group.passes():
             return
         self._group.arrive()
         while True:

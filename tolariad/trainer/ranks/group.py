@@ -64,10 +64,9 @@ class Leader:
             self._points.obey(self.end.listed)
             self.end.allow(self.end.listed)
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the boundary that comes next is no point."""
-        return self._points.is_quiet
+    def passes(self) -> bool:
+        """Return whether this boundary is no point."""
+        return self._points.passes()
 
     def _run(self, waiting: Generator[int | None, None, _Found]) -> _Found:
         try:
@@ -97,10 +96,9 @@ class Follower:
         """Whether rank 0 has let this rank leave the present point."""
         return self._points.may_leave
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether the boundary that comes next is no point."""
-        return self._points.is_quiet
+    def passes(self) -> bool:
+        """Return whether this boundary is no point."""
+        return self._points.passes()
 
     def exchange(self, line: Line) -> Lines:
         """Give the numbers of this rank. Return those of all."""

@@ -53,7 +53,7 @@ class LeaderBoundary(Boundary):
 
     def stop(self) -> None:
         """Obey pending orders on all ranks. Return when the next step may begin."""
-        if not self._group.is_quiet:
+        if not self._group.passes():
             with self._group.point():
                 super().stop()
             return

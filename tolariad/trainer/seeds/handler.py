@@ -12,13 +12,16 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from tolariad.channel import Activity
 from tolariad.core import messages as m
+from tolariad.core.calc.seeds.effect import judge_effect
 from tolariad.core.calc.seeds.gates import GATES, Gate, judge
 from tolariad.core.calc.seeds.ledger import ShapeChange, changes_shape, germinated, removed
 from tolariad.core.calc.seeds.stages import Stage, is_legal
 from tolariad.failpoints import reached
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.orders.numbered import Kind, OrderRefused
+from tolariad.trainer.seeds.effect import measure_effect
 from tolariad.trainer.seeds.measuring import measure, measure_isolated, measure_new, measure_slot, measure_standing
 from tolariad.trainer.seeds.sanity import sanity
 
@@ -39,6 +42,7 @@ class SeedHandler:
     def __init__(self, setup: Setup, trained: Trained) -> None:
         self._setup, self._garden = setup, setup.garden
         self._position, self._reshaped = trained.position, trained.reshaped
+        self._beat = lambda: trained.link.reporter.beat(Activity.VALIDATE)
         self.orders: Orders = {
             # A new move was answered: an optimizer may have come or gone.
             m.MoveSeed: Kind(self._move, repeat=self._make, after=trained.regrouped)
@@ -65,6 +69,10 @@ class SeedHandler:
         else:
             measured = self._tried(lambda: measure_isolated(self._setup, plot, step))
         self._judge(order.stage, measured)
+        if order.errors:
+            measured = replace(measured, effect=self._tried(lambda: measure_effect(self._setup, plot.slot, self._beat)))
+            if why := judge_effect(measured.effect, order.errors):  # safety: gate-stops-move
+                raise OrderRefused(f"gate {Gate.G4_SYSTEM_IMPACT.name}: {why}")
         self._make_or_refuse(order)
         return m.SeedMovedReport(order=0, applied_before_step=0, measure=measured)
 

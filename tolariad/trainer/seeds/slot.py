@@ -27,7 +27,8 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -170,6 +171,15 @@ class SeedSlot(ToldOfMoves):
         if self._is_frozen and self.seed is not None:
             self.seed.eval()
         return self
+
+    @contextmanager
+    def bypassed(self) -> Iterator[None]:
+        """In the block the slot returns its input, as without a seed."""
+        path, self._path = self._path, int(Path.PASS)
+        try:
+            yield
+        finally:
+            self._path = path
 
     def set_alpha(self, value: float) -> None:
         """Set the share of the seed in the output, from 0 to 1. Waits for no device. Raises ValueError."""

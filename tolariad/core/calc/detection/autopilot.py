@@ -31,10 +31,11 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tolariad.core.calc.detection.comparison import Comparison, Judgement, error_of, judged, returned_is_better
+from tolariad.core.calc.detection.comparison import Comparison, Judgement, judged, returned_is_better
 from tolariad.core.calc.detection.place import RETURNS_MAX, Batch, Place, found_again, is_passed, widened
 from tolariad.core.calc.detection.rules import NO_LIMIT, Finding, Signal, Verdict, is_watched
 from tolariad.core.calc.detection.watch import HORIZON, WINDOW, Outcome, Watch, followed, level_of
+from tolariad.core.calc.noise import error_of
 
 # A state this many updates before the rise is safe from what led to it.
 MARGIN: Final = 8
@@ -56,7 +57,10 @@ class PinState(Struct, frozen=True):
 
 
 class Release(Struct, frozen=True):
-    """Let the pins go. `begins_anew`: the detector learns its level anew, because the run has changed."""
+    """Let the pins go, unless the run has still to pass a place.
+
+    `begins_anew`: the detector learns its level anew, because the run has changed.
+    """
 
     why: str
     begins_anew: bool = False
@@ -251,7 +255,7 @@ def compared(state: Autopilot, comparison: Comparison, at: Batch, policy: Policy
         # An optimizer that stalls does no damage. Only another branch shows what it has not learnt.
         judgement = Judgement.UNCLEAR
     if (why := _released(state, judgement, comparison)) is not None:
-        return Autopilot(), (why,)
+        return settled(state, begins_anew=why.begins_anew), (why,)
     place = found_again(state.place, at, NO_LIMIT if state.watch.is_silent else state.watch.ceiling)
     state = replace(state, place=place)
     if judgement is not Judgement.UNCLEAR:
@@ -263,6 +267,19 @@ def compared(state: Autopilot, comparison: Comparison, at: Batch, policy: Policy
     place, held = replace(place, tried=True), comparison.held
     trial = Trial(state.last[-COMPARED:], None if held is None else held.now)
     return replace(state, watch=None, outcome=None, place=place, trial=trial), (TryBoth(),)
+
+
+def settled(state: Autopilot, *, begins_anew: bool) -> Autopilot:
+    """Return the memory once what was watched is explained. A place that the run has not passed yet stays counted.
+
+    A fault that comes at a step, or with what the code does there, lies ahead after each return: a rise before it that
+    is explained must not let the run go back without end. `begins_anew`: the level that was usual there tells nothing
+    any more.
+    """
+    place = state.place
+    if place is not None and begins_anew:
+        place = replace(place, ceiling=max(place.ceiling, NO_LIMIT))
+    return Autopilot(place=place, given_up=state.given_up and place is not None)
 
 
 def _released(state: Autopilot, judgement: Judgement, comparison: Comparison) -> Release | None:
@@ -343,7 +360,10 @@ def _mean(losses: tuple[float, ...]) -> float:
 def _chosen(state: Autopilot, future: Future) -> Answer:
     if future is Future.RETURNED:
         return replace(state, trial=None, last=()), (Choose(future),)
-    return Autopilot(), (Choose(future),)
+    until = None if state.trial is None else state.trial.until
+    # The trial may have been made on the way to a place that lies further on.
+    lies_ahead = state.place is not None and until is not None and state.place.at > until
+    return Autopilot(place=state.place if lies_ahead else None), (Choose(future),)
 
 
 def pin_lost(state: Autopilot) -> Autopilot:

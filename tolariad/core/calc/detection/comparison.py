@@ -19,11 +19,12 @@ loss that is not finite counts as lost.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from enum import Enum
 from typing import Final
 
 from msgspec import Struct
+
+from tolariad.core.calc.noise import ERRORS
 
 # Shares of the way (docs/detection-study.md). After every change of the choosing set the present weights were better on
 # the newest batches. If they are worse, little else is a sign of health.
@@ -34,8 +35,6 @@ DESTROYED: Final = 0.75
 # A way is at least this share of the loss itself: a run that begins fine-tuned has hardly come down.
 _WAY_LEAST: Final = 0.5
 _TINY: Final = 1e-12
-# A difference of the mean losses of a few batches is one of the weights if it is more than so many standard errors.
-ERRORS: Final = 2.0
 # Near the end of the way a share tells little. If the pinned weights' losses are lower by these factors after a whole
 # horizon of learning, on the newest batches and on held-out ones, both futures are tried.
 _FAR_NEWEST: Final = 2.5
@@ -147,13 +146,3 @@ def returned_is_better(returned: float, went_on: float, error: float = 0.0) -> b
     if not math.isfinite(went_on):
         return math.isfinite(returned)
     return returned < went_on - ERRORS * error
-
-
-def error_of(differences: Sequence[float]) -> float:
-    """Return the standard error of the mean of these differences; 0 if it is not known."""
-    count = len(differences)
-    if count < 2 or not all(map(math.isfinite, differences)):
-        return 0.0
-    mean = math.fsum(differences) / count
-    squares = math.fsum((one - mean) ** 2 for one in differences)
-    return math.sqrt(squares / (count - 1) / count)

@@ -13,6 +13,7 @@ from typing import Annotated, Final
 
 from msgspec import Meta, Struct
 
+from tolariad.core.calc.seeds.effect import SeedEffect
 from tolariad.core.calc.seeds.stages import Stage
 from tolariad.core.calc.settings import values as units
 from tolariad.core.calc.text.phrases import counted
@@ -56,6 +57,7 @@ class SeedMeasure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     * `drift`: the L2 norm of the seed's output minus its input, divided by that of the input.
     * `latency_ms`: the time of the seed's forward pass.
     * `non_finite`: the number of elements of its parameters that are not finite.
+    * `effect`: its effect on the validation, measured when a strategy has it fossilised.
     """
 
     slot: str
@@ -71,6 +73,7 @@ class SeedMeasure(Struct, frozen=True, kw_only=True, omit_defaults=True):
     drift: float = NOT_MEASURED
     latency_ms: float = NOT_MEASURED
     non_finite: int = 0
+    effect: SeedEffect | None = None
 
 
 class GateLimits(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -14,7 +14,7 @@ from tolariad.trainer.ranks.exact.order import share
 # Tensors begin at lines of the cache. A rank's share begins at one too, so no two ranks write to one line.
 LINE: Final = 64
 # So many bytes of the sum stay in the processor's cache while one leaf after the other is added to them.
-_PIECE: Final = 256 * 1024
+_PIECE: Final = 1 << 20
 
 
 class Place(NamedTuple):

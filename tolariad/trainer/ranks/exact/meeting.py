@@ -19,7 +19,7 @@ from tolariad.trainer.ranks.exact import futex
 
 LINE_BYTES: Final = 128
 _WORDS: Final = LINE_BYTES // 8
-_CAME, _PROCESS, _GAVE_UP, _STEP, _SETTINGS = 0, 1, 2, 3, 4
+_CAME, _PROCESS, _GAVE_UP, _STEP, _LEAVES, _SETTINGS = range(6)
 # Look so often before sleeping: where every rank has a core, the others come within microseconds.
 _LOOKS: Final = 200
 # A stopped process may be continued at once, by a debugger for example.
@@ -63,7 +63,7 @@ class Meeting:
         return self._words[self._rank * _WORDS + _CAME] == 0
 
     def settle(self, values: tuple[int, ...]) -> None:
-        """Show the settings of this rank to the others: up to 12 words of 64 bits."""
+        """Show the settings of this rank to the others: up to 11 words of 64 bits."""
         at = self._rank * _WORDS + _SETTINGS
         for number, value in enumerate(values):
             self._words[at + number] = value
@@ -73,14 +73,16 @@ class Meeting:
         at = rank * _WORDS + _SETTINGS
         return tuple(self._words[at : at + count])
 
-    def begin(self, step: int) -> None:
-        """Say which step this rank is in."""
+    def begin(self, step: int, leaves: int) -> None:
+        """Say which step this rank is in, and how many leaves it has."""
         self._step = step
         self._words[self._rank * _WORDS + _STEP] = step
+        self._words[self._rank * _WORDS + _LEAVES] = leaves
 
-    def steps(self) -> list[int]:
-        """Return the step of each rank, after all have met."""
-        return [self._words[rank * _WORDS + _STEP] for rank in range(self._ranks)]
+    def steps(self) -> list[tuple[int, int]]:
+        """Return the step of each rank and its leaves, after all have met."""
+        lines = range(0, self._ranks * _WORDS, _WORDS)
+        return [(self._words[at + _STEP], self._words[at + _LEAVES]) for at in lines]
 
     def give_up(self, lost: int | None = None) -> None:
         """Tell the others that this rank will not come, because of its own error or because rank `lost` is lost."""

@@ -1,7 +1,8 @@
 """Which rank computes which leaves, where a leaf's gradients lie, and which share of them a rank adds up.
 
 The order of the sum is the chain: leaf 0 first, each further one added to the sum so far. Rank 0 has the first leaves,
-so it adds its own at once and needs one place. The leaves of all others need a place each.
+so it adds its own at once and needs one place. The leaves of all others need a place each. If there are fewer leaves
+than ranks, rank 0 has none, and its place stays empty.
 """
 
 from __future__ import annotations

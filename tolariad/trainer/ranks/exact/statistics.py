@@ -53,10 +53,7 @@ class RunningStatistics:
             if (id(module), key) not in held
         ]
         self._marks: list[tuple[int, int]] = []
-        self._is_in_forward = False
         self._hooks = [hook for one in self._layers for hook in one.hooks()]
-        if self._others:
-            self._hooks.append(model.register_forward_pre_hook(self._begin_forward))
 
     def attach(self, updated: torch.Tensor, statistics: torch.Tensor) -> None:
         """Keep what leaves find there. `updated`, `statistics`: as GradientMemory has them."""
@@ -75,7 +72,7 @@ class RunningStatistics:
         views, updated = self._views[leaf], self._updated[leaf]
         for number, layer in enumerate(self._layers):
             layer.begin((views[2 * number], views[2 * number + 1]))
-        self._is_in_forward, self._marks = False, self._seen()
+        self._marks = self._seen()
         try:
             yield
         finally:
@@ -88,17 +85,12 @@ class RunningStatistics:
                 "Train without exact sums, or register it with persistent=False if it is a cache"
             )
 
-    def apply(self) -> None:
-        """Move the running statistics of this rank by those of all leaves, in their order."""
-        for updated, views in zip(self._updated, self._views, strict=True):
+    def apply(self, leaves: int) -> None:
+        """Move the running statistics of this rank by those of so many leaves, in their order."""
+        for updated, views in zip(self._updated[:leaves], self._views[:leaves], strict=True):
             for number, layer in enumerate(self._layers):
                 if updated[2 * number]:
                     layer.move(views[2 * number], views[2 * number + 1])
-
-    def _begin_forward(self, *_: Any) -> None:
-        """Look again: DDP has just written rank 0's buffers into those of this rank, which have the same values."""
-        if not self._is_in_forward:
-            self._is_in_forward, self._marks = True, self._seen()
 
     def _seen(self) -> list[tuple[int, int]]:
         """Return which tensor each other buffer is, and how often it was written to."""

@@ -3,7 +3,7 @@
 The order of a step on each rank:
 
 1. For each of its leaves: seed the generators, let the caller compute loss and gradients, take the gradients into the
-   mapping. DDP, if there is one, adds nothing up.
+   mapping. DDP, if there is one, sends nothing.
 2. After its last leaf: meet. Then add up one share of the elements over all leaves, in their order. Meet again, and
    read the sum of all elements into the gradients of the parameters.
 3. Apply the statistics of all leaves, and keep their numbers. The next step begins when all ranks have come so far.
@@ -14,10 +14,11 @@ A parameter that no leaf uses has no gradient after the sum.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
-from typing import Any, Final
+from typing import Final
 
 import torch
 from torch import nn
@@ -32,8 +33,10 @@ from tolariad.trainer.ranks.exact.fold import add_up
 from tolariad.trainer.ranks.exact.layout import Layout
 from tolariad.trainer.ranks.exact.meeting import Meeting, RankLost
 from tolariad.trainer.ranks.exact.memory import GradientMemory
-from tolariad.trainer.ranks.exact.silent import Silent
+from tolariad.trainer.ranks.exact.quiet import quieten
 from tolariad.trainer.ranks.exact.statistics import RunningStatistics
+from tolariad.trainer.torch_private import lists
+from tolariad.trainer.torch_private.hooks import after_accumulation
 
 # The settings that must be equal on all ranks, in the order in which they are shown.
 _SETTINGS: Final = ("number of ranks", "number of leaves", "number of torch threads", "model", "seed")
@@ -42,7 +45,14 @@ _SETTINGS: Final = ("number of ranks", "number of leaves", "number of torch thre
 class ExactSum:
     """Gives every rank the gradients of one process that accumulates all leaves, bit for bit.
 
-    `block`: the leaves of this rank, a range of numbers from 0. `engine`: what else the bits depend on, in words.
+    `engine`: what else the bits depend on, in words.
+
+        with exact.step(step) as block:
+            for leaf in block:
+                with exact.leaf(leaf):
+                    loss = task_loss(model, batches[leaf])
+                    exact.note(leaf, loss.item())
+                    (loss / leaves).backward()
     """
 
     def __init__(
@@ -61,10 +71,10 @@ class ExactSum:
     ) -> None:
         """Set up the sums of `model`, the caller's module or DDP around it, and meet the other ranks.
 
-        `leaves`: the micro-batches of a step, of all ranks together. `mapping`: the descriptor of a file in memory that
-        all ranks have, empty at first, used by one group only; None for one rank. `rng_seed`, `generators`: see
-        `seed_leaf`. `numbers`: how many each leaf gives to `note`. `limit_s`: how long to wait for a rank that runs, in
-        seconds; one that has ended, gave up or is stopped is named much earlier. `waiting`: called about every
+        `leaves`: the micro-batches of a step, of all ranks together, at most. `mapping`: the descriptor of a file in
+        memory that all ranks have, empty at first, used by one group only; None for one rank. `rng_seed`, `generators`:
+        see `seed_leaf`. `numbers`: how many each leaf gives to `note`. `limit_s`: how long to wait for a rank that
+        runs, in seconds; one that has ended, gave up or is stopped is named much earlier. `waiting`: called about every
         millisecond of a wait.
 
         Raises SetupRefused if this model or these settings cannot have exact sums, RankLost if another rank is lost.
@@ -76,12 +86,13 @@ class ExactSum:
             )
         if mapping is None and ranks > 1:
             raise SetupRefused(f"{ranks} ranks need one shared mapping: give the descriptor of a memory file")
-        self.block = order.block(leaves, ranks, rank)
         self._rank, self._ranks, self._leaves = rank, ranks, leaves
         self._rng_seed, self._held = rng_seed, generators
-        self._model = model
-        self._silent = Silent(model, rank, ranks) if isinstance(model, DistributedDataParallel) else None
-        inner: nn.Module = model.module if isinstance(model, DistributedDataParallel) else model
+        self._no_sync: Callable[[], AbstractContextManager[None]] = nullcontext
+        inner = model
+        if isinstance(model, DistributedDataParallel):
+            quieten(model, rank, ranks)
+            self._no_sync, inner = model.no_sync, model.module
         self._frozen = [(name, one) for name, one in inner.named_parameters() if not one.requires_grad]
         # Those of one dtype together: each rank adds up one share of them.
         trained = sorted(
@@ -103,9 +114,10 @@ class ExactSum:
         self._views = [layout.views(one) for one in self._memory.gradients]
         self._layout, self._pieces = layout, layout.pieces(ranks, rank)
         self._meeting = Meeting(self._memory.lines, rank=rank, ranks=ranks, limit_s=limit_s, waiting=waiting)
-        self._step, self._next = 0, self.block.start
-        # Which parameters had a gradient in an earlier leaf of this rank in this step.
-        self._used: list[bool] = []
+        # Of the step in progress: its number, its leaves, the next leaf of this rank and its last one.
+        self._step = self._count = self._next = self._last = 0
+        # Which parameters have a gradient in the copy that is being filled.
+        self._has: list[int] = []
         self._numbers: list[list[float]] = []
         self.engine = f"exact sums: chain of {leaves} leaves, {torch.get_num_threads()} threads"
         self._introduce()
@@ -136,26 +148,26 @@ class ExactSum:
         self._meeting.close()
 
     @contextmanager
-    def leaf(self, step: int, leaf: int) -> Iterator[None]:
-        """Enclose forward and backward passes of one leaf: those of this rank, each once, in their order.
+    def step(self, step: int, leaves: int | None = None) -> Iterator[range]:
+        """Enclose this rank's leaves of one step, whose numbers it gives. At its end the gradients are those of all.
 
-        `step`: the number of the update, from 1. The block divides its loss by the number of leaves, and gives its
-        numbers to `note`. When the last leaf of this rank ends, the parameters have the gradients of all leaves, and
-        `numbers` is known.
+        `step`: the number of the update, from 1. `leaves`: how many this step has, the same on all ranks; fewer than
+        usual at the end of an epoch, so that a rank may have none. Gradients of the step before must be gone.
 
         An exception in the block ends the sums of all ranks. Raises RankLost if another rank is lost, and SetupRefused
-        if the leaf shows what cannot be summed exactly.
+        if a leaf shows what cannot be summed exactly.
         """
-        is_last = leaf == self.block[-1]
+        leaves = self._leaves if leaves is None else leaves
+        if not 0 < leaves <= self._leaves:
+            raise ValueError(f"a step has 1 to {self._leaves} leaves, not {leaves}")
+        block = order.block(leaves, self._ranks, self._rank)
         try:
-            self._begin(step, leaf)
-            quiet: Any = nullcontext() if self._silent is None or is_last else self._silent.model.no_sync()
-            with quiet, self._statistics.of(leaf):
-                yield
+            self._begin(step, leaves, block)
+            yield block
+            if self._next != block.stop:
+                raise ValueError(f"the step has ended, but leaf {self._next} of {block} was not computed")
             with torch.no_grad():
-                self._take(leaf, is_last=is_last)
-                if is_last:
-                    self._sum()
+                self._sum(leaves)
         except RankLost as error:
             self._meeting.give_up(error.rank)
             raise
@@ -163,28 +175,40 @@ class ExactSum:
             self._meeting.give_up()
             raise
 
+    @contextmanager
+    def leaf(self, leaf: int) -> Iterator[None]:
+        """Enclose forward and backward passes of one leaf: each one of the step's block once, in their order.
+
+        The block divides its loss by the number of leaves of the step, and gives its numbers to `note`.
+        """
+        if leaf != self._next:
+            raise ValueError(f"leaf {leaf} was begun, but leaf {self._next} comes next")
+        seed_leaf(self._rng_seed, self._step, leaf, self._held)
+        self._memory.numbers[leaf] = math.nan
+        with self._no_sync(), self._statistics.of(leaf):
+            yield
+        with torch.no_grad():
+            self._take(leaf)
+        self._next = leaf + 1
+
     def note(self, leaf: int, *values: float) -> None:
-        """Keep the numbers of a leaf, its loss for example, for all ranks. Call it inside of the block."""
+        """Keep the numbers of a leaf, its loss for example, for all ranks: inside of the block. Else they are NaN."""
         self._memory.numbers[leaf] = torch.tensor(values, dtype=torch.float64)
 
     @property
     def numbers(self) -> list[list[float]]:
-        """The numbers of all leaves of the last step, in their order: [leaves][numbers]."""
+        """The numbers of all leaves of the last step, in their order: [leaves of the step][numbers]."""
         return self._numbers
 
-    def _begin(self, step: int, leaf: int) -> None:
-        if leaf != self._next:
-            raise ValueError(f"leaf {leaf} was begun, but leaf {self._next} of {self.block} comes next")
-        if leaf == self.block.start:
-            self._check_parameters()
-            self._step, self._used = step, [False] * len(self._parameters)
-            self._meeting.begin(step)
-            # Others may still read what this step will overwrite.
-            self._meeting.wait()
-        self._next = leaf + 1 if leaf != self.block[-1] else self.block.start
-        if self._silent is not None and leaf == self.block[-1]:
-            self._silent.begin_last(one for one, was in zip(self._parameters, self._used, strict=True) if was)
-        seed_leaf(self._rng_seed, step, leaf, self._held)
+    def _begin(self, step: int, leaves: int, block: range) -> None:
+        self._check_parameters()
+        self._step, self._count = step, leaves
+        self._next, self._last = block.start, block.stop - 1
+        self._meeting.begin(step, leaves)
+        # Others may still read what this step will overwrite.
+        self._meeting.wait()
+        if self._rank == 0:
+            self._memory.present[0] = 0
 
     def _check_parameters(self) -> None:
         """Raises SetupRefused if a gradient is there already, or a parameter is trained that has no place."""
@@ -200,54 +224,63 @@ class ExactSum:
                     f"{name} was frozen when the exact sums were set up, and is trained now: set them up anew"
                 )
 
-    def _take(self, leaf: int, *, is_last: bool) -> None:
+    def _take(self, leaf: int) -> None:
         """Copy the gradients of a leaf into the mapping, or add them to those of rank 0's leaves before it."""
-        slot = order.slot_of(leaf, self._leaves, self._ranks)
-        present, views = self._memory.present[slot], self._views[slot]
-        had = present.tolist() if slot == 0 and leaf > 0 else [0] * len(views)
-        unused = {id(one) for one in self._silent.unused} if self._silent is not None and is_last else ()
-        for number, (one, view) in enumerate(zip(self._parameters, views, strict=True)):
+        slot = order.slot_of(leaf, self._count, self._ranks)
+        if slot != 0 or leaf == 0:
+            self._has = [0] * len(self._parameters)
+        new: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        more: tuple[list[torch.Tensor], list[torch.Tensor]] = ([], [])
+        for number, (one, view) in enumerate(zip(self._parameters, self._views[slot], strict=True)):
             grad = one.grad
-            # DDP has put zeros there. Something else was added to them if there was a second backward pass.
-            if grad is None or (id(one) in unused and not bool(grad.any())):
+            if grad is None:
                 continue
-            if grad.dtype != view.dtype or grad.shape != view.shape or grad.layout != torch.strided:
+            if grad.dtype is not view.dtype or grad.layout is not torch.strided:
                 raise SetupRefused(
-                    f"the gradient of {self._names[number]} is {grad.layout}, {grad.dtype} and {tuple(grad.shape)}; "
-                    f"exact sums take dense ones like the parameter ({view.dtype}, {tuple(view.shape)}) only"
+                    f"the gradient of {self._names[number]} is {grad.layout} of {grad.dtype}; exact sums take dense "
+                    f"ones of the parameter's dtype ({view.dtype}) only"
                 )
-            if had[number]:
-                view.add_(grad)
-            else:
-                view.copy_(grad)
-                had[number] = 1
-            if not is_last:
-                one.grad, self._used[number] = None, True
-        self._memory.present[slot] = torch.tensor(had, dtype=torch.uint8)
+            views, gradients = more if self._has[number] else new
+            views.append(view)
+            gradients.append(grad)
+            self._has[number] = 1
+            if leaf != self._last:
+                one.grad = None
+        if new[0]:
+            lists.copy_(*new)
+        if more[0]:
+            lists.add_(*more)
+        self._memory.present[slot] = torch.tensor(self._has, dtype=torch.uint8)
 
-    def _sum(self) -> None:
+    def _sum(self, leaves: int) -> None:
         """Meet, add up this rank's share, meet, and read the sum."""
         self._meeting.meet()
-        for rank, step in enumerate(self._meeting.steps()):
-            if step != self._step:
+        for rank, (step, there) in enumerate(self._meeting.steps()):
+            if (step, there) != (self._step, leaves):
                 raise SetupRefused(
-                    f"rank {rank} sums the gradients of step {step}, rank {self._rank} those of step {self._step}: all "
-                    "ranks must make the same steps"
+                    f"rank {rank} sums {there} leaves of step {step}, rank {self._rank} sums {leaves} of step "
+                    f"{self._step}: all ranks must make the same steps"
                 )
-        add_up(self._layout, self._pieces, self._memory.present, self._memory.gradients)
-        self._numbers = self._memory.numbers.tolist()
-        self._statistics.apply()
+        slots = order.slots(leaves, self._ranks)
+        present = self._memory.present[:slots]
+        add_up(self._layout, self._pieces, present, self._memory.gradients[:slots])
+        self._numbers = self._memory.numbers[:leaves].tolist()
+        self._statistics.apply(leaves)
         self._meeting.meet()
-        used = self._memory.present.any(dim=0).tolist()
+        used = present.any(dim=0).tolist()
+        gradients, views = [], []
         for one, view, is_used in zip(self._parameters, self._views[0], used, strict=True):
             if not is_used:
                 one.grad = None
                 continue
             if one.grad is None:
                 one.grad = torch.empty_strided(view.shape, view.stride(), dtype=one.dtype, device=one.device)
-            one.grad.copy_(view)
+            gradients.append(one.grad)
+            views.append(view)
+        if views:
+            lists.copy_(gradients, views)
         self._meeting.arrive()
-        seed_leaf(self._rng_seed, self._step, self._leaves, self._held)
+        seed_leaf(self._rng_seed, self._step, leaves, self._held)
 
 
 def checked(name: str, parameter: nn.Parameter) -> nn.Parameter:
@@ -257,4 +290,9 @@ def checked(name: str, parameter: nn.Parameter) -> nn.Parameter:
     if type(parameter.data) is not torch.Tensor:
         kind = type(parameter.data).__name__
         raise SetupRefused(f"{name} is a {kind}: exact sums take plain whole tensors, as DDP has them")
+    if after_accumulation(parameter):
+        raise SetupRefused(
+            f"{name} has a hook after its accumulation, which would see the gradient of one micro-batch, not of the "
+            "step: remove it, or train without exact sums"
+        )
     return parameter
