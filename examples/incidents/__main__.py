@@ -1,6 +1,6 @@
 """Make runs with incidents, to try the commands of docs/forensics.md on: `python -m examples.incidents FOLDER`.
 
-* `night`: two wrong items in the data (a NaN, and a spike), a killed trainer, a lowered rate, a note, a rollback.
+* `night`: two wrong items in the data (a NaN, a spike), a killed trainer, a lowered rate, a note, a rollback, a stop.
 * `calm`: the same data without the wrong items, and no incident.
 * `twin`: `calm` with another learning rate.
 """
@@ -26,14 +26,17 @@ def main(folder: Path) -> None:
     for name, sets in (("calm", ()), ("twin", ("learning_rate.base_lr=0.002",))):
         started(folder, name, sets).wait()
         print(f"{name}: {_STEPS} steps")
-    process = started(folder, "night", ("task_options.trouble=true", "task_options.killed=40"))
+    # Long enough for the orders to come in time on any machine; an order ends it.
+    long = ("task_options.trouble=true", "task_options.killed=40", "epochs=200")
+    process = started(folder, "night", long)
     reached(folder / "night", 60)
     ordered(folder / "night", "lr", "set", "default", "0.0005", "--reason", "the norm drifts")
     ordered(folder / "night", "note", "lowered the rate")
     reached(folder / "night", 90)
     ordered(folder / "night", "rollback", "--step", "80", "--yes", "--reason", "try it again")
+    ordered(folder / "night", "stop", "--reason", "seen enough")
     process.wait()
-    print("night: a NaN, a spike, a killed trainer, a lowered rate, a note, a rollback")
+    print("night: a NaN, a spike, a killed trainer, a lowered rate, a note, a rollback, a stop")
 
 
 def started(folder: Path, name: str, sets: tuple[str, ...]) -> subprocess.Popen[bytes]:

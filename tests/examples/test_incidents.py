@@ -32,6 +32,7 @@ def test_the_incidents_are_answered(tmp_path):
     assert asked("why", "night", "rollback")["event"]["type"] == "RolledBack"
     assert asked("why", "night", "death")["event"]["signal"] == "SIGKILL"
     assert asked("why", "night", "lr")["event"]["reason"] == "the norm drifts"
+    assert asked("why", "night", "stop")["event"]["type"] == "RunStopped"
     assert asked("why", "night", "restart")["event"]["type"] in ("TrainingStarted", "DaemonStarted")
     found = asked("diff", "calm", "twin", code=1)
     assert (found["verdict"], found["context"][0]["name"]) == ("config", "learning_rate.base_lr")
