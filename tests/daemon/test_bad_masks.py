@@ -12,7 +12,7 @@ from tolariad.storage.verify import read_manifest
 # Validation lets everything pass, with doubts: so two of five channels are masked at once. The limits of the safety
 # window are the sources'.
 RUINOUS = (
-    CONFIG.replace("min_samples: 100", "min_samples: 100\n    estimator: activation")
+    CONFIG.replace("min_samples: 100", "min_samples: 100\n    estimator: magnitude")
     .replace("min_channels: 4", "min_channels: 1\n    min_layer_share: 0.1\n    max_layer_share_per_cycle: 0.9")
     .replace("budgets: [{epoch: 0, share: 0.1}]", "budgets: [{epoch: 0, share: 0.8}]\n    absolute_cap: 0.9")
     .replace("caps: [{epoch: 0, share: 0.2}]", "caps: [{epoch: 0, share: 0.8}]")

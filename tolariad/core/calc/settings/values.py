@@ -12,6 +12,8 @@ from msgspec import Meta
 
 from tolariad.core.calc.bounds import COUNT_MAX, EPOCH_MAX, NOTE_CHARACTERS_MAX
 
+# How much of a wrong value its refusal repeats.
+_SHOWN: Final = 60
 # Every number has two bounds. Integers stay in the range that JSON readers of all languages keep exact. Times, sizes
 # and rates stay in the range in which their sums, in nanoseconds or bytes, fit into an event.
 Positive = Annotated[int, Meta(ge=1, le=COUNT_MAX)]
@@ -79,7 +81,7 @@ def read_address(text: str) -> tuple[str, int]:
     """Split `host:port`; an IPv6 address stands in brackets. Raises ValueError with the reason."""
     host, colon, port = text.rpartition(":")
     if not colon or not host.strip("[]"):
-        raise ValueError(f"{text!r} is not host:port, such as 127.0.0.1:9108")
-    if not port.isascii() or not port.isdecimal() or int(port) > 65_535:
-        raise ValueError(f"{port!r} is not a port from 0 to 65535")
+        raise ValueError(f"{text[:_SHOWN]!r} is not host:port, such as 127.0.0.1:9108")
+    if not port.isascii() or not port.isdecimal() or len(port) > 5 or int(port) > 65_535:
+        raise ValueError(f"{port[:_SHOWN]!r} is not a port from 0 to 65535")
     return host.removeprefix("[").removesuffix("]"), int(port)
