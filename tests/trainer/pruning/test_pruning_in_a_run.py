@@ -342,7 +342,8 @@ def test_a_window_that_ends_in_a_rerun_is_reported_before_any_checkpoint(trained
     (rerun,) = [at for at, one in enumerate(daemon.reports) if isinstance(one, m.RerunReport)]
     (told,) = [at for at, one in enumerate(daemon.reports) if isinstance(one, m.PruneWatchReport)]
 
-    assert daemon.reports[rerun].last == daemon.reports[told].step == 3 + GRACE + WINDOW
+    # The trainer may have made another step before it was told to die.
+    assert daemon.reports[told].step == 3 + GRACE + WINDOW <= daemon.reports[rerun].last
     assert told == rerun + 1
 
 
