@@ -55,11 +55,16 @@ class OneByOne:
         if seed.stage != self.stage:
             self.stage, self.since = seed.stage, packet.current_epoch
         wait, operation = PLAN[seed.stage]
+        waited = packet.current_epoch - self.since
         is_blending = seed.stage == SeedLifecycleStage.SEED_STAGE_BLENDING and seed.metrics["alpha"] < 1.0
-        if is_blending or packet.current_epoch - self.since < wait:
+        if is_blending or waited < wait:
             return AdaptationCommand(version=1)
         reason = f"loss {packet.validation_loss:.4g}, before the seed {self.loss_before:.4g}"
-        if operation == SeedOperation.SEED_OP_FOSSILIZE and not packet.validation_loss < self.loss_before:
+        # Asked for a second time: the run has refused to keep a seed that helps no more than chance.
+        was_refused = waited > wait
+        if operation == SeedOperation.SEED_OP_FOSSILIZE and (
+            was_refused or not packet.validation_loss < self.loss_before
+        ):
             operation = SeedOperation.SEED_OP_CULL
         return command(packet, seed, operation, reason)
 

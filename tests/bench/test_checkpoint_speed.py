@@ -43,6 +43,7 @@ from tolariad.trainer.orders.numbered import ActedOrders
 from tolariad.trainer.parts.whole import parts_of
 from tolariad.trainer.process.code import LoadedCode
 from tolariad.trainer.rollback.participants import Participants
+from tolariad.trainer.setup import ALONE
 
 WIDTH = 1024
 MODULE = "tests.bench.test_checkpoint_speed"
@@ -72,6 +73,7 @@ def trained(millions: float) -> Any:
         scaling=None,
         ledger=SimpleNamespace(changes=(), count=lambda _: 0, move_to=lambda *_: None, say_unrecorded=lambda *_: None),
         participants=Participants(),
+        place=ALONE,
         rates=SimpleNamespace(global_step=0, state_dict=lambda: None, restored=lambda *_: None),
         acted=ActedOrders(),
         watch=SimpleNamespace(state=lambda: None, load_state=lambda _: None),

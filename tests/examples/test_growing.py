@@ -74,6 +74,8 @@ def test_a_seed_stays_if_the_loss_is_better_and_goes_if_not():
         for epoch in (5, 6, 7):
             last = other.step(packet(epoch, loss, [seed("early", Stage.SEED_STAGE_PROBATIONARY)]))
         assert last.seed_operation.operation == operation
+        refused = other.step(packet(8, loss, [seed("early", Stage.SEED_STAGE_PROBATIONARY)]))
+        assert refused.seed_operation.operation == Operation.SEED_OP_CULL
 
 
 def test_the_blueprint_is_the_identity_at_birth():

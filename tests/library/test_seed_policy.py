@@ -40,10 +40,19 @@ def train(run_dir, task, **more):
     return events_of(run_dir)
 
 
+# The run orders these when it hears of the move before, so the machine decides at which step they act.
+FOLLOWING = {Stage.EMBARGOED, Stage.RESETTING, Stage.DORMANT}
+
+
 def moves(events):
-    """Return the moves of seeds, each with its first update."""
+    """Return the moves of seeds, each with its first update if it was decided."""
     return [
-        (one.order.slot, one.order.stage, one.applied_before_step, one.order.number)
+        (
+            one.order.slot,
+            one.order.stage,
+            one.applied_before_step * (one.order.stage not in FOLLOWING),
+            one.order.number,
+        )
         for one in of(events, order_events.acted(m.MoveSeed))
     ]
 

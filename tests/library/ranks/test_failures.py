@@ -171,10 +171,14 @@ def test_several_ranks_in_the_settings_of_one_process_are_refused(tmp_path):
 
 
 def test_ranks_that_train_different_models_are_found_at_their_step(tmp_path):
-    """A rank whose gradients are not averaged has another norm. No update is made."""
+    """A rank whose gradients are not averaged has another norm. No update is made.
+
+    Who finds it first ends; another rank may see that end before it has compared.
+    """
     program = Program(tmp_path / "run")
     program.before = lambda one, rank, step: setattr(one.wrapped, "require_backward_grad_sync", step != 5)
     found = start(2, program, tmp_path)
 
-    assert all("RanksDiffer: step 5: the gradient norm of rank 0" in one["error"] for one in found)
+    assert any("RanksDiffer: step 5: the gradient norm of rank 0" in one["error"] for one in found)
+    assert all("RanksDiffer" in one["error"] or "RankLost" in one["error"] for one in found)
     assert len(of(events_of(tmp_path / "run"), m.StepCompleted)) == 4

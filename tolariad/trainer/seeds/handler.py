@@ -71,7 +71,7 @@ class SeedHandler:
         self._judge(order.stage, measured)
         if order.errors:
             measured = replace(measured, effect=self._tried(lambda: measure_effect(self._setup, plot.slot, self._beat)))
-            if why := judge_effect(measured.effect, order.errors):  # safety: gate-stops-move
+            if why := judge_effect(measured.effect, order.errors):
                 raise OrderRefused(f"gate {Gate.G4_SYSTEM_IMPACT.name}: {why}")
         self._make_or_refuse(order)
         return m.SeedMovedReport(order=0, applied_before_step=0, measure=measured)
