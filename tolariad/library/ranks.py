@@ -39,6 +39,11 @@ _WITHOUT_ROLLBACK: Final = (
     f"{{}} ranks train together, without rollbacks: these are not possible with several ranks yet. Findings are "
     f"recorded, and steps that are not finite or spike are skipped on all ranks ({_PAGE})"
 )
+_ONE_STORE: Final = (
+    "torchrun will start these processes again after a failure, and lets them meet in the store of the start before: "
+    "torch may then read addresses of processes that are gone, and fail or wait. Start torchrun with "
+    f"TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 ({_PAGE})"
+)
 # Models whose buckets have their final layout.
 _fixed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
 
@@ -129,6 +134,8 @@ def for_ranks(settings: Settings, place: Place) -> Settings:
         raise SetupRefused(f"several ranks cannot do this yet: {', '.join(found)}. Remove it ({_PAGE})")
     if place.rank == 0 and settings.detect.rollback:
         _log.warning(_WITHOUT_ROLLBACK.format(place.ranks))
+    if place.rank == 0 and _meets_again_in_one_store():
+        _log.warning(_ONE_STORE)
     return replace(
         settings,
         parallel=Parallel(ranks=place.ranks),
@@ -141,3 +148,10 @@ def group_here() -> str:
     """Return what tells this start of the group from an earlier one: that of torchrun, and where the ranks meet."""
     names = ("TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT", "MASTER_ADDR", "MASTER_PORT")
     return "/".join(os.environ.get(name, "") for name in names)
+
+
+def _meets_again_in_one_store() -> bool:
+    """Return whether torchrun restarts its processes with the store that they had."""
+    restarts = os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")
+    is_shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    return is_shared and restarts.isdecimal() and int(restarts) > 0

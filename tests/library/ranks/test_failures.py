@@ -16,8 +16,11 @@ from tests.library.small import CONFIG, data
 from tests.recorded import events_of, of
 from tolariad import Tolaria
 from tolariad.core import messages as m
+from tolariad.core.calc.settings.model import Settings
 from tolariad.library import crew, joined
+from tolariad.library.ranks import for_ranks
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.setup import Place
 
 STEPS = EPOCHS * 5
 
@@ -151,6 +154,19 @@ def test_the_number_of_ranks_is_fixed_for_the_run(tmp_path):
     found = start(3, Program(tmp_path / "run"), tmp_path)
 
     assert all("parallel.ranks" in one["error"] for one in found)
+
+
+@pytest.mark.parametrize(
+    ("restarts", "shared", "is_said"), [("3", "True", True), ("0", "True", False), ("3", "False", False)]
+)
+def test_a_store_that_is_kept_over_torchruns_restarts_is_warned_of(monkeypatch, caplog, restarts, shared, is_said):
+    """Rank 0 says which variable helps. What torch does is in findings/torchrun_restarts_share_a_store.sh."""
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", restarts)
+    monkeypatch.setenv("TORCHELASTIC_USE_AGENT_STORE", shared)
+    for rank in (0, 1):
+        caplog.clear()
+        for_ranks(Settings(), Place(rank, 2))
+        assert ("TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1" in caplog.text) is (is_said and rank == 0)
 
 
 def test_a_process_of_torchrun_without_a_group_is_refused(tmp_path, monkeypatch):
