@@ -15,6 +15,8 @@ from tests.waiting import wait_for
 from tolariad.core import messages as m
 
 CRAWL = {"FAKE_TRAINER": "crawl@4"}
+# The summary of `tolariad run` tells people how a run ended, so without one only a whole log has that.
+TOLD = [*SETS, "logging.format=json"]
 
 
 def test_a_completed_run_says_so(start, run_dir):
@@ -22,7 +24,7 @@ def test_a_completed_run_says_so(start, run_dir):
     assert start(epochs=1, task="digits").wait() == 0
     assert of_type(run_dir, m.RunCompleted)
 
-    again = start()
+    again = start(sets=TOLD)
     assert again.wait() == 0
     assert "the run is complete" in again.stderr
 
@@ -36,7 +38,7 @@ def test_a_completed_run_says_so(start, run_dir):
 
 def test_a_run_that_never_trained_begins_anew(start, run_dir):
     """Refused at set-up, corrected, started again in the same folder: it runs, with any key changed, without a flag."""
-    refused = start(environ={"FAKE_REFUSAL": "this model has no parameters"})
+    refused = start(environ={"FAKE_REFUSAL": "this model has no parameters"}, sets=TOLD)
     assert refused.wait() == 78
     assert "this model has no parameters" in refused.stderr
     earlier = of_type(run_dir, m.RunStarted)[0]
@@ -75,7 +77,7 @@ def test_a_failed_run_that_trained_needs_a_word(start, run_dir):
     daemon.kill()
     assert start(environ={"FAKE_REFUSAL": "the data is gone"}).wait() == 78
 
-    again = start()
+    again = start(sets=TOLD)
     assert again.wait() == 70
     assert "--retry" in again.stderr
 

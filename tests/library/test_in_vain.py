@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 
 import pytest
 import torch
@@ -158,14 +159,18 @@ def test_after_a_halt_a_loop_of_ones_own_has_the_last_healthy_model(tmp_path):
 
 
 def test_an_explosion_that_comes_again_and_again_halts_nothing(tmp_path):
-    """The same answers, finite: the run goes back at most twice, completes, and leaves nothing that is watched."""
+    """The same answers, finite: the run goes at most twice to one state, completes, and leaves nothing that is watched.
+
+    Which states there are depends on when checkpoints are written.
+    """
     model = nn.Sequential(plain(), Wilder(76, -1000.0))
     events = train_long(tmp_path / "run", model=model, epochs=34, rollback={"skip_batches": False})
+    backs = Counter(one.checkpoint for one in of(events, m.RolledBack))
     found = [one for one in of(events, m.InstabilityDetected) if one.insured]
     settled = {one.checkpoint for one in of(events, m.PinReleased, m.HeldOnTo)}
 
     assert found[0].finding.value == "explosion"
-    assert 1 <= len(of(events, m.RolledBack)) <= 2
+    assert 1 <= max(backs.values()) <= 2
     assert not of(events, m.RunFrozen)
     assert {one.checkpoint for one in of(events, m.StatePinned)} == settled
     assert len(of(events, m.RunCompleted)) == 1
