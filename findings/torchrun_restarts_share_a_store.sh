@@ -31,7 +31,8 @@ LOOK
 cd "$folder"
 for apart in 0 1; do
   echo "TORCH_DISABLE_SHARE_RDZV_TCP_STORE=$apart"
-  TORCH_DISABLE_SHARE_RDZV_TCP_STORE=$apart venv/bin/torchrun --nproc-per-node 1 --max-restarts 1 look.py 2>log | tee "said-$apart"
+  export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=$apart
+  venv/bin/torchrun --nproc-per-node 1 --max-restarts 1 look.py 2>log | tee "said-$apart"
 done
 grep -q "start 1 finds the key: True" said-0 || { echo "the behaviour has changed"; exit 1; }
 grep -q "start 1 finds the key: False" said-1 || { echo "the behaviour has changed"; exit 1; }
