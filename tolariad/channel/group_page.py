@@ -15,9 +15,9 @@ import enum
 import fcntl
 import mmap
 import os
-import platform
-import time
 from typing import Final, NamedTuple
+
+from tolariad.channel import futex
 
 _MAGIC: Final = 0x31_50_55_4F_52_47_4C_54  # "TLGROUP1", little-endian
 # Lines and words of so many points are kept: a rank is at most one point ahead of another (points.py).
@@ -31,13 +31,9 @@ _W_WORDS: Final = 32
 # Of a rank: its bell, its last sign of life, and whether it sleeps. Then come its lines.
 _R_BELL, _R_ALIVE, _R_ASLEEP = range(3)
 _RANK_WORDS: Final = _LINE_WORDS * (SLOTS + 1)
-_FUTEX: Final = {"x86_64": 202, "aarch64": 98}.get(platform.machine())
-_WAIT, _WAKE, _ALL = 0, 1, 1 << 30
 _LOOKS: Final = 100
 _LOW: Final = 0xFFFF_FFFF
 _POINT: Final = 0xFF_FFFF
-# Between two looks on a machine whose number of this system call is not known here.
-_UNKNOWN_MACHINE_S: Final = 0.0002
 
 
 class Word(enum.IntEnum):
@@ -66,10 +62,6 @@ class Line(NamedTuple):
     data: int = 0
 
 
-class _Time(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_long), ("ns", ctypes.c_long))
-
-
 class GroupPage:
     """The page of one group. Rank 0 calls `create`, the others `attach`."""
 
@@ -81,8 +73,6 @@ class GroupPage:
         self._doubles = memoryview(self._map).cast("d")
         self._anchor = ctypes.c_char.from_buffer(self._map)
         self._address = ctypes.addressof(self._anchor)
-        # A call by ctypes lets other threads of the program run while it sleeps.
-        self._call = ctypes.CDLL(None).syscall
 
     @classmethod
     def create(cls, ranks: int) -> GroupPage:
@@ -188,19 +178,15 @@ class GroupPage:
         words[bell] += 1
         # A rank that falls asleep at this moment is not seen, and sleeps to the end of its short limit.
         for asleep in self._sleepers:
-            if words[asleep] and _FUTEX is not None:
-                self._call(_FUTEX, ctypes.c_void_p(self._address + 8 * bell), _WAKE, _ALL, None, None, 0)
+            if words[asleep]:
+                futex.wake(self._address + 8 * bell)
                 return
 
     def _sleep(self, bell: int, rung: int, limit_s: float) -> None:
         """Sleep until the bell has rung more than `rung` times, or for `limit_s`."""
-        if _FUTEX is None:
-            time.sleep(min(limit_s, _UNKNOWN_MACHINE_S))
-            return
-        limit, asleep = _Time(int(limit_s), int(limit_s % 1 * 1e9)), _asleep_of(self._rank)
-        where, low = ctypes.c_void_p(self._address + 8 * bell), ctypes.c_uint(rung & _LOW)
+        asleep = _asleep_of(self._rank)
         self._words[asleep] = 1
-        self._call(_FUTEX, where, _WAIT, low, ctypes.byref(limit), None, 0)
+        futex.wait(self._address + 8 * bell, rung, limit_s)
         self._words[asleep] = 0
 
 

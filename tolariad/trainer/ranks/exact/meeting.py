@@ -15,11 +15,13 @@ from typing import Final
 
 import torch
 
-from tolariad.trainer.ranks.exact import futex
+from tolariad.channel import futex
 
 LINE_BYTES: Final = 128
 _WORDS: Final = LINE_BYTES // 8
 _CAME, _PROCESS, _GAVE_UP, _STEP, _LEAVES, _SETTINGS = range(6)
+# At most so long at a time: a wake that is lost between two processes costs no more.
+_SLEEP_S: Final = 0.001
 # Look so often before sleeping: where every rank has a core, the others come within microseconds.
 _LOOKS: Final = 200
 # A stopped process may be continued at once, by a debugger for example.
@@ -128,7 +130,7 @@ class Meeting:
         begin = looked = time.monotonic()
         stopped_since: float | None = None
         while (seen := self._came(rank)) < self._count:
-            futex.wait(self._address + rank * LINE_BYTES, seen)
+            futex.wait(self._address + rank * LINE_BYTES, seen, _SLEEP_S)
             if self._waiting is not None:
                 self._waiting()
             if self._is_gone(rank):
