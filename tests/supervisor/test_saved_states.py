@@ -49,3 +49,17 @@ def test_removals_are_done_in_their_order_and_each_is_answered(tmp_path, monkeyp
     saved.obey(m.DeleteCheckpoint(id="c000002"))
     saved.close()
     assert told[-1] == m.CheckpointRemoved(id="c000002", error="cannot be removed: Permission denied")
+
+
+def test_a_sweep_removes_the_importance_that_no_event_names_and_touches_nothing_else(tmp_path):
+    """A daemon was killed between an event and the removal of its file. A newer analysis may be writing already."""
+    folder = tmp_path / "importance"
+    folder.mkdir()
+    for name in ("p000001.safetensors", "p000002.safetensors", "p000004.safetensors", "p1.txt", ".p000002.new"):
+        (folder / name).write_bytes(b"")
+    saved = SavedStates(tmp_path / "checkpoints", lambda _: None)
+    saved.obey(m.SweepImportance(kept=("importance/p000002.safetensors",), highest=3))
+    saved.close()
+
+    left = {path.name for path in folder.iterdir()}
+    assert left == {"p000002.safetensors", "p000004.safetensors", "p1.txt", ".p000002.new"}

@@ -23,6 +23,7 @@ from tolariad.storage.manifest import check_id
 from tolariad.storage.write import sync_folder
 
 _OURS: Final = re.compile(r"^\.?c(\d{6,})(\.partial|\.removed)?$")
+_IMPORTANCE: Final = re.compile(r"^p(\d{6,})\.safetensors$")
 
 
 class InUse(Exception):
@@ -107,3 +108,11 @@ def sweep(root: Path, committed: Collection[str], highest: int) -> list[str]:
             _remove_tree(path)
             removed.append(path.name)
     return removed
+
+
+def unnamed_importance(run: Path, kept: Collection[str], highest: int) -> list[str]:
+    """Return the files of importance of cycles up to `highest` that are not `kept`, relative to the run's folder."""
+    folder = run / "importance"
+    found = [(path, _IMPORTANCE.match(path.name)) for path in sorted(folder.glob("p*"))]
+    names = [f"{folder.name}/{path.name}" for path, cycle in found if cycle and int(cycle[1]) <= highest]
+    return [name for name in names if name not in kept]

@@ -11,18 +11,18 @@ import logging
 import os
 import queue
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from tolariad.core import messages as m
 from tolariad.storage.latest import LATEST, name_newest
-from tolariad.storage.remove import InUse, remove, sweep
+from tolariad.storage.remove import InUse, remove, sweep, unnamed_importance
 from tolariad.supervisor.arena import SnapshotArena
 
 _log: Final = logging.getLogger(__name__)
 
-_Work: TypeAlias = m.DeleteCheckpoint | m.SweepCheckpoints | m.RemoveImportance | m.NameNewest
+_Work: TypeAlias = m.DeleteCheckpoint | m.SweepCheckpoints | m.SweepImportance | m.RemoveImportance | m.NameNewest
 
 
 class SavedStates:
@@ -49,7 +49,7 @@ class SavedStates:
                 self._ring.prepare(effect)
             case m.VerifySnapshot():
                 self._ring.verify(effect)
-            case m.DeleteCheckpoint() | m.SweepCheckpoints() | m.RemoveImportance() | m.NameNewest():
+            case _ if isinstance(effect, _Work):
                 self._removals.put(effect)
 
     def close(self) -> None:
@@ -63,8 +63,10 @@ class SavedStates:
             match order:
                 case m.SweepCheckpoints():
                     self._sweep(order)
+                case m.SweepImportance():
+                    self._remove_files(unnamed_importance(self._root.parent, order.kept, order.highest))
                 case m.RemoveImportance():
-                    self._remove_files(order)
+                    self._remove_files(order.files)
                 case m.NameNewest():
                     self._name(order)
                 case m.DeleteCheckpoint():
@@ -79,9 +81,9 @@ class SavedStates:
         if removed:
             _log.info("Removed unfinished checkpoint folders: %s", ", ".join(removed))
 
-    def _remove_files(self, order: m.RemoveImportance) -> None:
-        """Remove files that the journal knows as removed. One that stays costs space, and nothing else."""
-        for name in order.files:
+    def _remove_files(self, files: Iterable[str]) -> None:
+        """Remove files that the journal does not name. One that stays costs space, and nothing else."""
+        for name in files:
             try:
                 (self._root.parent / name).unlink(missing_ok=True)
             except OSError as error:

@@ -158,6 +158,7 @@ class PrunedWorld(RatedWorld):
         self.asked: list[AnalysisRequest] = []
         self.cancelled: list[int] = []
         self.removed: list[str] = []
+        self.swept: list[m.SweepImportance] = []
         self.lies = False
         given = {"prune": PLAN, "deaths_max": 1000, "checkpoint_every_epochs": 1, "checkpoint_gap_s": 0.0}
         super().__init__(seed, **{**given, **policy})
@@ -179,6 +180,8 @@ class PrunedWorld(RatedWorld):
                     self.due = type(self.due)(one for one in self.due if not isinstance(one, m.AnalysisReply))
             case m.RemoveImportance(files=files):
                 self.removed += files
+            case m.SweepImportance():
+                self.swept.append(effect)
             case _:
                 super()._do(effect)
 

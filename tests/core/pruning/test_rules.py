@@ -99,7 +99,7 @@ def test_masks_that_were_rejected_are_not_ordered_again():
 
 
 def test_an_importance_file_that_no_event_names_is_removed():
-    """Of an answer that comes too late, of one that is refused, and of an analysis that ended with its daemon."""
+    """Of an answer that comes too late, of one that is refused; each start sweeps what its predecessor left."""
     world = analysing()
     late = world.asked[-1]
     world.command(m.PruneDisable())
@@ -112,12 +112,15 @@ def test_an_importance_file_that_no_event_names_is_removed():
     assert world.removed == [late.output, world.asked[-1].output]
     tick_until(world, lambda: len(world.asked) > 2, "a cycle after a failed one")
     world.restart_daemon()
-    assert world.removed == [one.output for one in world.asked]
+    assert [(one.kept, one.highest) for one in world.swept] == [((), world.asked[-1].cycle)]
     tick_until(world, lambda: len(world.asked) > 3, "a cycle of the next daemon")
-    world.give(world.answer_to(world.asked[-1]))
+    world.give(world.answer_to(named := world.asked[-1]))
+    world.restart_daemon()
 
-    assert [one.importance for one in find(world, m.PruneAnalyzed)] == [world.asked[-1].output]
-    assert world.asked[-1].output not in world.removed
+    assert [one.importance for one in find(world, m.PruneAnalyzed)] == [named.output]
+    assert named.output not in world.removed
+    assert named.output in world.swept[-1].kept
+    assert world.swept[-1].highest >= named.cycle
 
 
 def test_an_open_breaker_takes_no_checkpoints_for_cycles():

@@ -199,6 +199,16 @@ class CancelAnalysis(DaemonEffect, frozen=True, kw_only=True):
     cycle: Cycle
 
 
+class SweepImportance(DaemonEffect, frozen=True, kw_only=True):
+    """To the daemon: remove the importance of all cycles up to `highest`, except the files `kept`.
+
+    Such a file was written by an analysis that no event tells of, or its daemon ended before it removed the file.
+    """
+
+    kept: tuple[str, ...]
+    highest: Cycle
+
+
 class RemoveImportance(DaemonEffect, frozen=True, kw_only=True):
     """To the daemon: remove these files, relative to the run's folder. A file that is gone already is no error."""
 

@@ -137,8 +137,7 @@ def cancel(
         return None
     end = m.PruneCycleCancelled(cycle=opened.cycle, why=_CANCELLED_BY[type(event)]).caused_by(opened.cause)
     if isinstance(event, m.Opened):
-        # The analysis ended with its daemon. It may have written its file before that.
-        return Decision((end,), (m.RemoveImportance(files=(q.importance_file(opened.cycle),)),))
+        return Decision((end,))  # the analysis ended with its daemon
     return Decision((end,), (m.CancelAnalysis(cycle=opened.cycle),))
 
 
@@ -196,6 +195,14 @@ def leave(state: Reads, _: m.RolledBack, __: At[Reads]) -> Decision | None:
 
 
 # -- files -------------------------------------------------------------------------------------------------------------
+
+
+def sweep_importance(state: Reads, _: m.Opened, __: At[Reads]) -> Decision | None:
+    """Remove files of importance that the journal does not name: a killed daemon leaves them."""
+    if not state.pruning.cycles:
+        return None
+    kept = tuple(one.file for one in state.pruning.files)
+    return Decision((), (m.SweepImportance(kept=kept, highest=state.pruning.cycles),))
 
 
 def retain_importance(

@@ -74,6 +74,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
         rollback.complete_open,
         checkpoints.abort_removals,
         checkpoints.sweep,
+        pruning.sweep_importance,
         checkpoints.name_newest,
         checkpoints.retain,
         pruning.cancel,
