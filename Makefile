@@ -81,7 +81,7 @@ types: $(VENV)/.installed-dev
 
 # Many tests wait for processes, timers and disks: with three forks two cores were idle for a fifth of the time.
 tests: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest -n 4
+	$(BIN)/python -m pytest -n 4 $(PYTEST_OPTIONS)
 
 # These tests take minutes by design, so they print no stacks: printing may end the interpreter (see pyproject.toml).
 LONG := -o faulthandler_timeout=0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests import own_place, sampling, workers
+from tests import own_place, sampling, second_look, workers
 from tests.core.reactions.checked import check_declarations, record_decisions
 from tests.outside import programs
 
@@ -54,13 +54,15 @@ def pytest_report_header() -> str:
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the options of the workers."""
+    """Add the options of the workers and of the second look."""
     workers.add_option(parser)
+    second_look.add_option(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Let workers run the tests, draw cases, and count the folder of `--basetemp` among those of the tests."""
     config.pluginmanager.register(workers)
+    config.pluginmanager.register(second_look)
     sampling.settle(_SEED, whole=_is_torture(config))
     if config.option.basetemp:
         own_place.allow(Path(config.option.basetemp).absolute())
