@@ -6,7 +6,7 @@ Status and budgets are mappings, so that those from the socket and those from a 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -29,7 +29,7 @@ _BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P95", "P99", "WORST", "COUNT", "OV
 _UNITS: Final = {"percent": "%", "messages": ""}
 _SAID_SHOWN: Final = 5
 _NO_TIME: Final = 1e-6
-_STARTS: Final = ("starting", "recovering")
+STARTS: Final = ("starting", "recovering")
 # Activities of a trainer that starts.
 _STARTING: Final = {
     "import": "importing torch",
@@ -56,7 +56,7 @@ def status_lines(status: Status) -> Iterator[str]:
     name = painted(safe(str(status["name"] or "(unnamed)")), "bold")
     phase = painted(phase_words(status), "red") if status.get("dead") else _phase(str(status["phase"]))
     yield f"{name}  {phase}  ({place}, {safe(status['dir'])})"
-    yield from _facts(status)
+    yield from _fact_lines(status)
     yield from _troubles(status)
     yield from _said(status)
 
@@ -71,16 +71,20 @@ def state_lines(status: Status, now: str) -> Iterator[str]:
     """Yield the page of `tolaria state`: `now` is the event that led to the state, and what is live is left out."""
     yield f"{painted(safe(str(status['name'] or '(unnamed)')), 'bold')}  {_phase(str(status['phase']))}"
     yield f"  {'after':<11} {now}"
-    yield from _facts({**status, "trainer": None})
+    yield from _fact_lines({**status, "trainer": None})
     if status["troubles"]:
         counts = ", ".join(f"{one['event']} {one['count']}" for one in status["troubles"])
         yield f"  {'troubles':<11} {counts}"
 
 
-def _facts(status: Status) -> Iterator[str]:
-    """Yield the facts that apply, each on a line with its label."""
+def _fact_lines(status: Status) -> Iterator[str]:
+    yield from (f"  {label:<11} {text}" for label, text in facts(status).items())
+
+
+def facts(status: Status) -> dict[str, str]:
+    """Return the facts that apply, each by its label, in the order in which they are shown."""
     emergency = status.get("emergency")
-    lines = {
+    found = {
         "ordered": status["ordered"] and f"{status['ordered']}, at the next step boundary",
         "frozen": safe(str(status["frozen"] or "")),
         "last error": safe(str(status["last_error"] or "")),
@@ -106,7 +110,7 @@ def _facts(status: Status) -> Iterator[str]:
         "trainer": status["trainer"] and _trainer(status["trainer"]),
         "rng seed": str(status["rng_seed"]),
     }
-    yield from (f"  {label:<11} {text}" for label, text in lines.items() if text)
+    return {label: text for label, text in found.items() if text}
 
 
 def status_row(status: Status, columns: int | None = None) -> str:
@@ -129,7 +133,7 @@ def place(status: Status) -> str:
 def stage(status: Status) -> str:
     """Return the stage of the run: a start-up phase by its name, else the phase; empty while it trains."""
     phase, trainer = str(status["phase"]), status["trainer"] or {}
-    if phase in _STARTS:
+    if phase in STARTS:
         if status["rerunning_to"]:
             return painted(f"re-running up to step {status['rerunning_to']}", "cyan")
         activity = trainer.get("activity") if trainer.get("alive") else None
@@ -140,7 +144,7 @@ def stage(status: Status) -> str:
 
 def figures(status: Status) -> list[tuple[int, str]]:
     """Return what is measured, each with its rank: the highest is left out first, 0 never. Nothing at a start."""
-    if not status["epoch"] or status["phase"] in _STARTS:
+    if not status["epoch"] or status["phase"] in STARTS:
         return []
     metrics = dict(status.get("metrics") or {})
     loss, accuracy = metrics.pop("loss", None), metrics.pop("accuracy", None)
@@ -202,16 +206,21 @@ def _troubles(status: Status) -> Iterator[str]:
 def _said(status: Status) -> Iterator[str]:
     """Yield the run's newest actions, the newest last, except those that are shown among the troubles."""
     shown = {one["seq"] for one in status.get("troubles") or ()}
-    repeats, lately = Repeats(), []
+    for index, (time, text) in enumerate(lately(status, shown)[-_SAID_SHOWN:]):
+        yield from said_lines(f"{_clock(time)}  {text}", "  lately      " if not index else _INDENT)
+
+
+def lately(status: Status, without: Container[int] = ()) -> list[tuple[str, str]]:
+    """Return time and sentence of the run's newest actions, the newest last. `without`: events that are left out."""
+    repeats, found = Repeats(), []
     for one in (said := status.get("said") or ()):
-        if one["seq"] in shown:
+        if one["seq"] in without:
             continue
         repeats, lines = heard(repeats, one["event"], one.get("step"), one["text"])
-        lately += [(str(one["time"]), with_run(line, status["dir"])) for line in lines]
+        found += [(str(one["time"]), with_run(line, status["dir"])) for line in lines]
     if said:
-        lately += [(str(said[-1]["time"]), with_run(line, status["dir"])) for line in rest(repeats)[1]]
-    for index, (time, text) in enumerate(lately[-_SAID_SHOWN:]):
-        yield from said_lines(f"{_clock(time)}  {text}", "  lately      " if not index else _INDENT)
+        found += [(str(said[-1]["time"]), with_run(line, status["dir"])) for line in rest(repeats)[1]]
+    return found
 
 
 def _clock(time: str) -> str:
