@@ -69,7 +69,7 @@ def test_a_terminal_of_80_by_24_shows_everything(view):
 def test_any_size_gets_as_many_lines_none_wider(view, seed):
     """Drawn sizes, from one cell to a large screen; without a status too."""
     drawn = random.Random(seed)
-    for _ in range(60):
+    for _ in range(30):
         columns, rows = drawn.randint(1, 200), drawn.randint(1, 70)
         for one in (view, View(where="runs/digits", link="No answer from the run yet.")):
             lines = plain(picture(one, columns, rows, said="pause: recorded as event 12"))

@@ -5,6 +5,7 @@ What is shown is decided by `picture`, what the run is by `feed`. This module lo
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import sys
 import threading
@@ -193,7 +194,7 @@ class WatchApp(App[None]):
         """Begin to follow the run, or ask for one."""
         if threading.current_thread() is threading.main_thread():
             # The terminal must be given back as it was.
-            signal.signal(signal.SIGTERM, lambda *_: self.call_later(self.action_leave))
+            asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.action_leave)
         if len(self._targets) == 1:
             self._follow(0)
         else:

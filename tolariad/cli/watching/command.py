@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
-from typing import Any
+from typing import Any, Final
 
 import click
 import msgspec
@@ -14,6 +14,9 @@ from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.status_words import status_row
 from tolariad.core.calc.bounds import SECONDS_MAX
+
+# A screen that asks without a pause would take a whole core.
+_INTERVAL_MIN_S: Final = 0.2
 
 
 def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
@@ -68,7 +71,7 @@ def _screen(targets: list[runs.Target], interval_s: float) -> int:
     sys.stdout.flush()
     from tolariad.cli.watching.app import WatchApp
 
-    app = WatchApp(targets, interval_s=interval_s)
+    app = WatchApp(targets, interval_s=max(_INTERVAL_MIN_S, interval_s))
     app.run()
     if app.view is not None and app.view.status is not None:
         output.put(f"{app.view.status['name']}  {status_row(app.view.status)}", indent=4)

@@ -131,7 +131,9 @@ class Feed:
         try:
             with Reader(journal) as reader:
                 seq = reader.last_seq
-            if seq != self._folded_seq:
+            is_over = self._view.status is not None and (_is_over(self._view.status) or self._view.status["dead"])
+            # The lock of a recorder that was killed may be freed a moment later.
+            if seq != self._folded_seq or (not is_over and self._rounds % _TABLES_EVERY == 0):
                 status = _plain(folded(journal))
                 self._folded_seq = seq
                 self._change(status=status, breakers=None)
@@ -183,10 +185,14 @@ def _plain(status: RunStatus) -> Status:
 def _link(status: Status, why: str) -> str:
     """Return the sentence for a run whose daemon does not answer."""
     phase = status.get("phase")
-    if phase in _ENDED:
+    if _is_over(status):
         return f"The run has ended ({phase}). This is its last state; if it is started again, it is shown here."
     if status.get("dead"):
         return (
             "The run's process was killed. This is its last state; `tolariad run` continues it, and it is shown here."
         )
-    return f"No daemon answers ({why}). This is the state in the journal; the daemon is asked again."
+    return f"{why[:1].upper()}{why[1:]}. This is the state in the journal; the daemon is asked again."
+
+
+def _is_over(status: Status) -> bool:
+    return status.get("phase") in _ENDED and not status.get("live")

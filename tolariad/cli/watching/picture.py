@@ -138,7 +138,8 @@ def _name(view: View, status: Status) -> Line:
     phase = str(status["phase"])
     style = "red" if status.get("dead") else _STYLES.get(phase, "cyan")
     name = safe(str(status["name"] or "(unnamed)"))
-    return (Span(name, "bold"), Span("  "), Span(phase_words(status), style), Span(f"  {view.where}", "dim"))
+    live = "" if status["live"] else ", not live"
+    return (Span(name, "bold"), Span("  "), Span(phase_words(status) + live, style), Span(f"  {view.where}", "dim"))
 
 
 def _figures(status: Status, columns: int) -> str:
