@@ -4,7 +4,7 @@ A step of a rank begins when rank 0 lets it leave the point before. Until its ow
 it computes, data and forward pass among it; from then on it waits, in DDP's collective and for the others' numbers. So
 it does while DDP sends buffers in a forward pass. The wait for the recorder comes last, and counts as neither.
 
-Every step is timed at first, later about one in eight. A step after a re-run, a skip or a pause is not timed. On a GPU
+Every step is timed at first, later about one in sixteen. A step after a re-run, a skip or a pause is not timed. On a GPU
 the times are those of this thread, which waits for the device when it reads the step's numbers.
 """
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 # As the stopwatch of a trainer: every step of so many, then a share of them that no period of the steps can hide.
 _FIRST_STEPS: Final = 50
-_TIMED: Final = 1 / 8
+_TIMED: Final = 1 / 16
 _GOLDEN: Final = 0.6180339887498949
 # Rank 0 reports within an epoch after so long; at first after the second time.
 _REPORTED_NS: Final = 30 * 10**9
