@@ -4,7 +4,7 @@ A step of a rank begins when rank 0 lets it leave the point before. Until its ow
 it computes, data and forward pass among it; from then on it waits, in DDP's collective and for the others' numbers. So
 it does while DDP sends buffers in a forward pass. The wait for the recorder comes last, and counts as neither.
 
-Every step is timed at first, later about one in sixteen. A step after a re-run, a skip or a pause is not timed. On a GPU
+Every step is timed at first, later about one in sixteen; none after a re-run, a skip or a pause. On a GPU
 the times are those of this thread, which waits for the device when it reads the step's numbers.
 """
 
