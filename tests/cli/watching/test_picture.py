@@ -128,3 +128,16 @@ def test_a_sentence_is_never_shown_without_its_beginning(recorder):
         below = lines[next(n for n, line in enumerate(lines) if line.startswith("breakers")) + 1 :]
         assert re.match(r"\d\d:\d\d:\d\d  Rolled back", below[0]), below
         assert any("reason 7" in line for line in below)
+
+
+def test_ranks_and_seeds_are_shown_if_the_run_has_them(recorder):
+    """Who is waited for; each seed with its stage."""
+    view = view_of(recorder)
+    row = {"process": "running", "pid": 1, "compute_s": 0.1, "wait_s": 0.0, "steps": 9, "batch": 8}
+    ranks = {"ranks": [{"rank": n, **row} for n in range(2)], "slowest": 1, "share": 0.4, "batch": 16}
+    seeds = [{"slot": "body.1", "stage": "BLENDING", "alpha": 0.5}]
+    status = {**view.status, "ranks": ranks, "seeds": seeds}
+    text = "\n".join(plain(picture(msgspec.structs.replace(view, status=status), 100, 30)))
+
+    assert "ranks       2, all running, the others wait for rank 1 in 40% of a step" in text
+    assert "seeds       body.1 BLENDING (alpha 0.5)" in text

@@ -47,7 +47,7 @@ _URGENT: Final = {
     "mode": "yellow",
     "memory": "yellow",
 }
-_FURTHER: Final = ("seeds", "pruning", "strategy", "stage", "detector")
+_FURTHER: Final = ("ranks", "seeds", "pruning", "strategy", "stage", "detector")
 _DRAWN: Final = re.compile("([⠁-⣿]+)")
 
 
@@ -154,7 +154,7 @@ def _figures(status: Status, columns: int) -> str:
 
 
 def _facts(view: View, status: Status, columns: int) -> Iterator[Line]:
-    """Yield the labelled facts: urgent ones, then rates, checkpoints and breakers, then the rest."""
+    """Yield the labelled facts: urgent ones, then rates, checkpoints and breakers, then ranks, seeds and the rest."""
     known = {label: _unmarked(text) for label, text in facts(status).items()}
     for label, style in _URGENT.items():
         if label in known:
