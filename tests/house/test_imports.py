@@ -48,7 +48,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"torch", "numpy", "blake3", "xxhash"},
     ),
     "telemetry": (
-        {"core", "guards", "leyline"},
+        {"core", "guards", "leyline", "loop_files"},
         {"structlog", "redis", "opentelemetry", "pynvml"},
     ),
     "control": ({"core", "journal", "storage", "loop_files"}, set()),

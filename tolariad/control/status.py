@@ -17,6 +17,7 @@ from tolariad.control.replies import (
     EmergencyStatus,
     JournalStatus,
     MemoryStatus,
+    ReceiverStatus,
     RunStatus,
     Server,
     StageStatus,
@@ -56,6 +57,7 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
     journal_failed: str | None = None
     write_age_s: float | None = None
     spare_bytes: int | None = None
+    receivers: tuple[ReceiverStatus, ...] = ()
 
     def age_s(self, wall_ns: int) -> float | None:
         """Return the seconds since a moment, or None without a daemon."""
@@ -121,6 +123,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         detector=_detector(state, directory),
         dir_inode=facts.dir_inode,
         stage=_stage(state),
+        receivers=facts.receivers,
     )
 
 

@@ -57,6 +57,7 @@ def families(facts: Facts) -> Iterator[Family]:
     yield from _run(facts)
     yield from _safety(facts.status)
     yield from _parts(facts.status)
+    yield from _receivers(facts.status)
 
 
 def _sources(facts: Facts) -> Iterator[Family]:
@@ -128,6 +129,17 @@ def _parts(status: RunStatus) -> Iterator[Family]:
     if pruning is not None:
         yield gauge("tolaria_pruned_ratio", "Share of the parameters that is masked or removed.", pruning.share)
         yield gauge("tolaria_pruning_cycles", "Cycles of pruning so far.", pruning.cycles)
+
+
+def _receivers(status: RunStatus) -> Iterator[Family]:
+    """Yield what became of telemetry. These counters are those of this recorder's process."""
+    sorts = ("sent", "dropped", "thinned")
+    counts = tuple(
+        Sample(getattr(one, sort), {"receiver": one.to, "outcome": sort}) for one in status.receivers for sort in sorts
+    )
+    yield Family("tolaria_telemetry_messages_total", "counter", "Telemetry messages, by receiver and outcome.", counts)
+    waiting = tuple(Sample(one.waiting, {"receiver": one.to}) for one in status.receivers)
+    yield Family("tolaria_telemetry_waiting", "gauge", "Telemetry messages that wait, by receiver.", waiting)
 
 
 def _value(value: float | None, state: str | None) -> float | None:
