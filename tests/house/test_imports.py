@@ -49,7 +49,7 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
     ),
     "telemetry": (
         {"core", "guards", "leyline", "loop_files"},
-        {"structlog", "redis", "opentelemetry", "pynvml"},
+        {"structlog", "google.protobuf", "redis", "opentelemetry", "pynvml"},
     ),
     "control": ({"core", "journal", "storage", "loop_files"}, set()),
     "followers": ({"core", "journal", "forensics"}, {"google_crc32c", "mlflow", "wandb"}),

@@ -100,7 +100,7 @@ class Host:
         self._spending = Spending(settings)
         self._histograms = BudgetHistograms(run.state.overruns)
         self._followers = Followers(settings.follow, run.run_dir)
-        self._receivers = Receivers(run.run_dir, run.run_id)
+        self._receivers = Receivers(run.run_dir, run.run_id, started_ns=run.state.run.started_wall)
         self._receivers.configure(settings)
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = policy.scheduling()

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -24,9 +24,14 @@ from tolariad.core.messages.vocabulary import EVENT_TYPES
 from tolariad.daemon.secret import read_secret
 from tolariad.kernel import Published
 from tolariad.supervisor.process import child_environment
+from tolariad.telemetry.bus import RedisBus
 from tolariad.telemetry.collector import TelemetryCollector
-from tolariad.telemetry.messages import TelemetryMessage, is_news, message_of
+from tolariad.telemetry.messages import TelemetryMessage, is_news, message_of, span_message
 from tolariad.telemetry.notices import Command, Notices, RunNames, Webhook
+from tolariad.telemetry.spans import Span, Spans
+
+if TYPE_CHECKING:
+    from tolariad.telemetry.envelopes import Entry
 
 # In conservative mode, one in so many of the messages below HIGH is sent (source 000).
 _CONSERVATIVE_ONE_IN: Final = 10
@@ -41,6 +46,7 @@ class _Way(msgspec.Struct, frozen=True, kw_only=True):
     wanted: Callable[[m.Event], bool]
     made_from: tuple[object, ...]
     least: TelemetryPriority
+    takes_spans: bool = False
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -54,8 +60,11 @@ class _Named(msgspec.Struct, frozen=True):
 class Receivers:
     """Those of one run. The kernel's thread calls `publish`; the rest runs on the loop."""
 
-    def __init__(self, run_dir: Path, run_id: bytes) -> None:
+    def __init__(self, run_dir: Path, run_id: bytes, *, started_ns: int = 0) -> None:
+        """`started_ns`: when the run began, if it is no new one."""
         self._run_dir = run_dir
+        self._run_id = run_id
+        self._spans = Spans(run_id, started_ns)
         self._names = RunNames(run_dir.name, run_id.hex(), str(run_dir), socket.gethostname())
         self._ways: tuple[_Way, ...] = ()
         self._closing: set[asyncio.Task[None]] = set()
@@ -85,6 +94,10 @@ class Receivers:
             if value is not None:
                 made_from = (value, notify.events, limit)
                 yield _Named(f"notify.{kind}", made_from, partial(self._notices, kind, receiver, made_from))
+        telemetry = settings.telemetry
+        if telemetry.bus_url is not None:
+            wanted = (telemetry.bus_url, telemetry.bus_password, limit)
+            yield _Named("telemetry.bus", wanted, partial(self._bus, *wanted))
 
     def _notices(
         self, kind: str, receiver: Callable[[str], Notices], made_from: tuple[str, tuple[str, ...], int]
@@ -93,6 +106,15 @@ class Receivers:
         collector = TelemetryCollector(receiver(value), limit, name=f"notify.{kind}", at_once=1)
         # HIGH: what somebody has asked for by its name is not sampled, and comes in order.
         return _Way(collector=collector, wanted=_one_of(events), made_from=made_from, least=TelemetryPriority.HIGH)
+
+    def _bus(self, url: str, password: str | None, limit: int) -> _Way:
+        secret = None if password is None else partial(read_secret, password)
+        bus = RedisBus(url, secret, partial(_entries, self._run_id, self._names.name))
+        collector = TelemetryCollector(bus, limit, name="telemetry.bus")
+        made_from = (url, password, limit)
+        return _Way(
+            collector=collector, wanted=_any, made_from=made_from, least=TelemetryPriority.LOW, takes_spans=True
+        )
 
     def _command(self, text: str) -> Notices:
         command = Command(text, self._run_dir, child_environment(os.environ))
@@ -122,6 +144,14 @@ class Receivers:
                         phase=state.run.phase.value,
                     )
                     way.collector.offer(message, one_in=one_in, least=way.least)
+            if (span := self._spans.add(seq, event)) is not None:
+                self._publish_span(span, one_in)
+
+    def _publish_span(self, span: Span, one_in: int) -> None:
+        message = span_message(span)
+        for way in self._ways:
+            if way.takes_spans:
+                way.collector.offer(message, one_in=one_in)
 
     # -- any thread ----------------------------------------------------------------------------------------------------
 
@@ -132,6 +162,17 @@ class Receivers:
     async def close(self) -> None:
         """Send what waits, for a stated time, and end them."""
         await asyncio.gather(*self._closing, *(way.collector.close(_END_S) for way in self._ways))
+
+
+def _any(_: m.Event) -> bool:
+    return True
+
+
+def _entries(run_id: bytes, name: str, messages: Sequence[TelemetryMessage]) -> list[Entry]:
+    # Loaded at the first message, in a thread: protobuf is not needed before.
+    from tolariad.telemetry.envelopes import entries
+
+    return entries(run_id, name, messages)
 
 
 def _one_of(names: tuple[str, ...]) -> Callable[[m.Event], bool]:

@@ -10,6 +10,7 @@ import msgspec
 from tolariad.core import messages as m
 from tolariad.core import state as st
 from tolariad.core.calc.priorities import TelemetryPriority as Priority
+from tolariad.telemetry.spans import Span
 
 SOURCE: Final = "tolaria"
 _SAID: Final = frozenset(get_args(st.SaidEvent))
@@ -90,3 +91,9 @@ def message_of(seq: int, event: m.Event, *, epoch: int, step: int, phase: str) -
     """Return the message of a durable event."""
     payload = RunEvent(seq, event, epoch, step, phase)
     return TelemetryMessage(event.wall, priority_of(event), SOURCE, type(event).__name__, payload)
+
+
+def span_message(span: Span) -> TelemetryMessage:
+    """Return the message of a piece of work that has ended."""
+    priority = Priority.HIGH if span.failed else Priority.NORMAL
+    return TelemetryMessage(span.end_ns, priority, SOURCE, f"span {span.name}", span)
