@@ -111,6 +111,7 @@ def facts(status: Status) -> dict[str, str]:
         "journal": _journal(status["journal"]),
         "trainer": status["trainer"] and _trainer(status["trainer"]),
         "ranks": status.get("ranks") and ranks_words(status["ranks"]),
+        "telemetry": "; ".join(map(_receiver, status.get("receivers") or ())),
         "rng seed": str(status["rng_seed"]),
     }
     return {label: text for label, text in found.items() if text}
@@ -316,6 +317,11 @@ def _conservative(mode: Status) -> str:
     when = f"for {duration(mode['age_s'])}" if mode["age_s"] is not None else f"since {mode['since']}"
     healthy = counted(mode["healthy_epochs"], "healthy epoch")
     return f"{painted('conservative', 'yellow')} {when}, {healthy} since: {safe(mode['why'])}"
+
+
+def _receiver(one: Status) -> str:
+    counts = ", ".join(f"{one[name]} {name}" for name in ("sent", "waiting", "dropped", "thinned") if one[name])
+    return f"{safe(one['to'])}: {counts or 'nothing yet'}" + (f" ({safe(one['why'])})" if one["why"] else "")
 
 
 def _seeds(seeds: list[Status]) -> str:
