@@ -18,8 +18,9 @@ import click
 import msgspec
 
 from tolariad.cli import naming, output, runs
+from tolariad.cli.budget_words import budget_lines
 from tolariad.cli.errors import CommandError, Exit, translated
-from tolariad.cli.status_words import FACTS_INDENT, budget_lines, phase_words, status_lines
+from tolariad.cli.status_words import FACTS_INDENT, phase_words, status_lines
 from tolariad.control.where import SOCKET_NAME, socket_of
 from tolariad.forensics.words import safe
 

@@ -1,6 +1,6 @@
-"""Format a run's status: several lines for `status`, one for `watch` and the progress of `tolariad run`; and budgets.
+"""Format a run's status: several lines for `status`, one for `watch` and the progress of `tolariad run`.
 
-Status and budgets are mappings, so that those from the socket and those from a journal are formatted alike.
+A status is a mapping, so that one from the socket and one from a journal are formatted alike.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from datetime import datetime
 from typing import Any, Final
 
 from tolariad.cli.output import COLUMNS, counted, duration, number, painted, size
-from tolariad.cli.output import table as table_lines
 from tolariad.cli.rank_words import ranks_words
 from tolariad.cli.wrapping import width
 from tolariad.core.calc.text.phrases import COMMAND, listed, with_run
@@ -26,10 +25,7 @@ _PHASE_COLOURS: Final = {
     "failed": "red",
     "stopped": "yellow",
 }
-_BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P95", "P99", "WORST", "COUNT", "OVER", "KIND")
-_UNITS: Final = {"percent": "%", "messages": ""}
 _SAID_SHOWN: Final = 5
-_NO_TIME: Final = 1e-6
 STARTS: Final = ("starting", "recovering")
 # Activities of a trainer that starts.
 _STARTING: Final = {
@@ -362,48 +358,3 @@ def _trainer(trainer: Status) -> str:
     if trainer.get("spare_bytes"):
         shown += f", a spare waits ({size(trainer['spare_bytes'])})"
     return shown
-
-
-def budget_lines(table: Status) -> Iterator[str]:
-    """Yield a row for each budget, parts below their whole, then the notes."""
-    head, *lines = table_lines([_BUDGETS, *map(_budget, table["budgets"])], range(1, len(_BUDGETS) - 1), gap=" ")
-    yield head
-    for line, row in zip(lines, table["budgets"], strict=True):
-        yield painted(line, "yellow") if row["breaches"] else line
-    for row in table["budgets"]:
-        if row.get("compares") and row["count"]:
-            yield f"{safe(str(row['name']))}: {safe(str(row['compares']))}"
-        if row.get("clock") and row.get("waited"):
-            yield _by_clock(row)
-    if table["since"]:
-        yield f"measured since {safe(table['since'])}, when the run's process started"
-    if table["open"]:
-        yield f"open breakers: {safe(', '.join(table['open']))}"
-    if not table["act"]:
-        yield "overruns are recorded only; nothing else follows (budgets.act: false)"
-
-
-def _budget(row: Status) -> tuple[str, ...]:
-    return (
-        ("  " if row["part_of"] else "") + safe(str(row["name"])),
-        f"{row['limit']:.3g} {_UNITS.get(row['unit'], row['unit'])}".rstrip(),
-        # In the unit of the limit.
-        *("-" if row.get(name) is None else f"{row[name]:.3g}" for name in ("p50", "p95", "p99", "worst")),
-        str(row["count"]),
-        str(row["breaches"]) if row["count"] else "-",
-        str(row["kind"]),
-    )
-
-
-def _by_clock(row: Status) -> str:
-    """Return the durations with and of the wait that does not count: median, 95th and 99th percentile."""
-    with_it, waited = (
-        "/".join(f"{_shortest(row[kind][name]):.3g}" for name in ("p50", "p95", "p99")) for kind in ("clock", "waited")
-    )
-    unit = _UNITS.get(row["unit"], row["unit"])
-    return f"{safe(str(row['name']))}: {with_it} {unit} by the clock, {waited} {unit} of it the wait (p50/p95/p99)"
-
-
-def _shortest(value: float) -> float:
-    """Return 0 for a value in the first bucket of a histogram."""
-    return 0.0 if value < _NO_TIME else value
