@@ -1,21 +1,21 @@
-"""Format the table of budgets: what `status --budgets` prints. The table is a mapping, as a status is."""
+"""Format a run's budgets, as a mapping: those from the socket and those from a journal are formatted alike."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from tolariad.cli.output import painted
 from tolariad.cli.output import table as table_lines
-from tolariad.cli.status_words import Status
 from tolariad.forensics.words import safe
 
 _BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P95", "P99", "WORST", "COUNT", "OVER", "KIND")
 _UNITS: Final = {"percent": "%", "messages": ""}
 _NO_TIME: Final = 1e-6
+Table = Mapping[str, Any]
 
 
-def budget_lines(table: Status) -> Iterator[str]:
+def budget_lines(table: Table) -> Iterator[str]:
     """Yield a row for each budget, parts below their whole, then the notes."""
     head, *lines = table_lines([_BUDGETS, *map(_budget, table["budgets"])], range(1, len(_BUDGETS) - 1), gap=" ")
     yield head
@@ -34,7 +34,7 @@ def budget_lines(table: Status) -> Iterator[str]:
         yield "overruns are recorded only; nothing else follows (budgets.act: false)"
 
 
-def _budget(row: Status) -> tuple[str, ...]:
+def _budget(row: Table) -> tuple[str, ...]:
     return (
         ("  " if row["part_of"] else "") + safe(str(row["name"])),
         f"{row['limit']:.3g} {_UNITS.get(row['unit'], row['unit'])}".rstrip(),
@@ -46,7 +46,7 @@ def _budget(row: Status) -> tuple[str, ...]:
     )
 
 
-def _by_clock(row: Status) -> str:
+def _by_clock(row: Table) -> str:
     """Return the durations with and of the wait that does not count: median, 95th and 99th percentile."""
     with_it, waited = (
         "/".join(f"{_shortest(row[kind][name]):.3g}" for name in ("p50", "p95", "p99")) for kind in ("clock", "waited")
