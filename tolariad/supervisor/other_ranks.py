@@ -108,8 +108,8 @@ class Members:
 def cause_of(exits: dict[int, Exit], order: list[int], killed: set[int]) -> int:
     """Return the rank whose end led to those of the others.
 
-    `order`: as they were noted; `killed`: those that we have killed. A signal comes first: what others raise because of it may be noted earlier. Then an end with an exception, or any
-    other code but that of a rank that has lost another one.
+    `order`: as they were noted. `killed`: those that we have killed. A signal comes first: what others raise because of
+    it may be noted earlier. Then an end with an exception, or any other code but that of a rank that has lost another.
     """
     own = [rank for rank in order if rank not in killed]
     by_signal = [rank for rank in own if exits[rank].signal_number is not None]

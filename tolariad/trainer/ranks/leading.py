@@ -105,7 +105,7 @@ class RanksOfLeader:
     ) -> None:
         """`pieces` waits for those of a checkpoint, and calls the given function while it waits. It raises OSError."""
         self.group, self.pieces_of = group, pieces
-        self.stepper = partial(stepper, group.exchange)
+        self.stepper = partial(stepper, group)
 
     def pieces(self, checkpoint: str, tick: Callable[[], None]) -> Pieces:
         """Return the pieces of the other ranks. Raises Abort."""

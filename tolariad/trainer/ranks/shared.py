@@ -20,7 +20,7 @@ from torch.nn.parallel import DistributedDataParallel
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.data.share import ELSEWHERE
 from tolariad.trainer.ranks.stepping import StepperOfRanks
-from tolariad.trainer.step.gradients import add_gradients, numbers_of, refuse_without_loss, scalar
+from tolariad.trainer.step.gradients import numbers_of, refuse_without_loss, scalar
 from tolariad.trainer.torch_private import ddp
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ class StepperOfShares(StepperOfRanks):
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
         self._step = wrapped(self._setup)
+        self._clock.watch(self._step)
 
     def make(self, batches: Sequence[Any]) -> None:
         """Make one update from the micro-batches of all ranks, of which this one reads its own."""
@@ -100,6 +101,5 @@ class StepperOfShares(StepperOfRanks):
                 returned = returned["loss"] if "loss" in returned else refuse_without_loss(returned)
             loss = scalar(returned)
             # A batch that another rank reads too does not count.
-            return add_gradients(
-                setup, loss if counts else loss * 0.0, parts, "the loss that loss(model, batch) returns"
-            )
+            counted = loss if counts else loss * 0.0
+            return self.add_gradients(setup, counted, parts, "the loss that loss(model, batch) returns")
