@@ -27,7 +27,7 @@ from tolariad.trainer.process.lifelines import dump_stacks_on_request, lock_run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tolariad.channel import Page
+    from tolariad.channel import Page, TrainerEnd
     from tolariad.trainer.loop import Trainer
     from tolariad.trainer.process.lifecycle import Ending
     from tolariad.trainer.process.waiting import Turn
@@ -128,7 +128,9 @@ def _serve(arguments: argparse.Namespace) -> int:
     if arguments.ranks > 1:
         return _serve_rank(arguments, printed, setup)
     dump_stacks_on_request(arguments.run)
-    return _train(arguments, *_connected(arguments), printed, setup)
+    from tolariad.channel import TrainerEnd
+
+    return _train(arguments, TrainerEnd(*_connected(arguments)), printed, setup)
 
 
 def _serve_rank(arguments: argparse.Namespace, printed: str, setup: Setup | None) -> int:
@@ -191,12 +193,9 @@ def _config(arguments: argparse.Namespace) -> bytes:
     return run_files.read_file(resolved.parent, resolved.name, _CONFIG_BYTES_MAX)
 
 
-def _train(arguments: argparse.Namespace, channel: socket.socket, page: Page, printed: str, setup: Setup | None) -> int:
+def _train(arguments: argparse.Namespace, end: TrainerEnd, printed: str, setup: Setup | None) -> int:
     """Build and train. Report the reason of the end before the process ends."""
-    from tolariad.channel import TrainerEnd
     from tolariad.trainer.process.lifecycle import built, see_through
-
-    end = TrainerEnd(channel, page)
 
     def build() -> Trainer:
         return built(
