@@ -33,7 +33,6 @@ from tolariad.core.calc.text.phrases import counted
 WITHOUT_EFFECT: Final = (
     "digest",
     "prune.validation.fragmentation",
-    "telemetry.otlp_endpoint",
 )
 
 # The arguments of each optimizer. torch would refuse others too, but only in the trainer, after the data is loaded.
