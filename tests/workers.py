@@ -100,7 +100,8 @@ class _Pool:
         while self._selector.get_map():
             for key, _ in self._selector.select():
                 fork, hears = key.data
-                hears(fork)
+                if not fork.has_ended:  # its end may stand before its last reports in this list, and has read them
+                    hears(fork)
             if self._session.shouldfail or self._session.shouldstop:
                 self._stop[0] = 1
         if self._session.shouldfail:
@@ -163,6 +164,7 @@ class _Pool:
 
     def _end(self, fork: _Fork) -> None:
         self._hear(fork)
+        fork.has_ended = True
         for descriptor in (fork.reading, fork.pidfd):
             self._selector.unregister(descriptor)
             os.close(descriptor)
@@ -189,6 +191,7 @@ class _Fork:
         self.name, self.pid, self.reading, self.left = name, pid, reading, left
         self.pidfd = os.pidfd_open(pid)
         self.at: pytest.Item | None = None
+        self.has_ended = False
         self._bytes = bytearray()
         os.set_blocking(reading, False)
 

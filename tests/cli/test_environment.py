@@ -21,3 +21,10 @@ def test_check_shows_what_the_environment_sets_with_its_variable(tolariad, monke
     found = json.loads(as_json)
     assert found["config"]["tolaria"]["epochs"] == 9
     assert found["environment"]["learning_rate.base_lr"] == "TOLARIA__learning_rate__base_lr"
+
+
+def test_check_says_the_whole_batch_of_several_ranks(tolariad, monkeypatch):
+    """Samples of a batch, times those of a step, times the ranks."""
+    monkeypatch.setattr(checking, "_costs", lambda _: COSTS)
+    _, words, _ = tolariad("check", "--task", "digits", "--set", "parallel.ranks=3", "--set", "accumulate=2")
+    assert "batches of 32, 2 of them a step on each of 3 ranks: 192 samples a step in all\n" in words

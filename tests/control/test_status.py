@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from tests.core.pruning.pruned import PLAN, PrunedWorld
 from tests.core.simulate import tick_until
-from tolariad.cli.status_words import status_lines
+from tolariad.cli.status_words import status_lines, status_row
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.core import messages as m
 from tolariad.core.calc.text.plain import rfc3339
@@ -318,3 +318,32 @@ def test_conservative_mode_is_shown_with_since_and_why(recorder):
     assert (dead.since, dead.age_s) == (live.since, None)
     recorder.record(m.ConservativeModeLeft(healthy_epochs=3, seconds=301.0))
     assert run_status(recorder.state, "/r", facts(recorder)).conservative is None
+
+
+def test_the_ranks_are_shown_with_the_slow_one_and_one_that_is_stopped(recorder):
+    """Processes only while the run is live; the local and the whole batch; the slow one in the line of `watch`."""
+    times = (
+        m.RankTimes(rank=0, pid=10, steps=5, compute_s=1.0, wait_s=3.0, batch=8),
+        m.RankTimes(rank=1, pid=11, steps=5, compute_s=4.0, wait_s=0.0, batch=8),
+    )
+    state = replace(recorder.state, trainer=replace(recorder.state.trainer, alive=True, ranks=times))
+    process = {10: "running", 11: "stopped"}
+    live = run_status(state, "/r", facts(recorder, process_of=process.__getitem__))
+    dead = run_status(state, "/r", LiveFacts())
+
+    def line(shown) -> str:
+        return next(line for line in status_lines(msgspec.to_builtins(shown)) if line.startswith("  ranks"))
+
+    assert [one.compute_s for one in live.ranks.ranks] == [0.2, 0.8]
+    waits = "the others wait for rank 1 in 75% of a step, batch 8 a rank, 16 in all"
+    assert line(live) == f"  ranks       2, rank 1 stopped, {waits}"
+    assert line(dead) == f"  ranks       2, {waits}"
+    assert "slowest rank 1 (75%)" in status_row(msgspec.to_builtins(live))
+    assert run_status(recorder.state, "/r", facts(recorder)).ranks is None
+
+
+def test_a_rank_without_a_timed_step_is_nobodys_slow_one():
+    """Nor is the only one that was timed."""
+    one = m.RankTimes(rank=0, pid=10, steps=5, compute_s=1.0, wait_s=3.0)
+    assert m.slowest_rank((one, m.RankTimes(rank=1, pid=11, steps=0, compute_s=0.0, wait_s=0.0))) is None
+    assert m.slowest_rank(()) is None

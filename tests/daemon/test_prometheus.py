@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from tests.control.fakes import Recorder
 from tests.core.simulate import World, until
 from tests.followers.recording import went_back, write_journal
+from tolariad.control.replies import RanksStatus, RankStatus
 from tolariad.core import messages as m
 from tolariad.core.calc.settings.reading import read_settings
 from tolariad.core.calc.settings.rules import check
@@ -74,6 +75,31 @@ def test_the_ten_names_of_the_source_are_there_and_twins_of_two(facts):
         "tolaria_epochs_completed_total",
         "tolaria_epoch_duration_seconds",
     }
+
+
+def test_each_rank_has_its_times_and_whether_its_process_runs(facts):
+    """By the label `rank`; a run of one process has none of them."""
+    one = {"pid": 9, "batch": None}
+    ranks = RanksStatus(
+        ranks=(
+            RankStatus(rank=0, process="running", compute_s=0.25, wait_s=0.5, **one),
+            RankStatus(rank=1, process="stopped", compute_s=0.75, wait_s=None, **one),
+        ),
+        slowest=1,
+        share=0.6,
+        batch=None,
+    )
+    facts = replace(facts, totals=None)
+    page = text(families(replace(facts, status=replace(facts.status, ranks=ranks))), {})
+
+    assert "tolaria_rank" not in text(families(facts), {})
+    assert [line for line in page.splitlines() if line.startswith("tolaria_rank")] == [
+        'tolaria_rank_compute_seconds{rank="0"} 0.25',
+        'tolaria_rank_compute_seconds{rank="1"} 0.75',
+        'tolaria_rank_wait_seconds{rank="0"} 0.5',
+        'tolaria_rank_alive{rank="0"} 1',
+        'tolaria_rank_alive{rank="1"} 0',
+    ]
 
 
 def test_counters_of_two_lives_add_up_to_those_of_one():

@@ -28,8 +28,8 @@ _HEAD_WORDS: Final = 64
 _W_MAGIC, _W_RANKS = range(2)
 _W_BELL: Final = 16
 _W_WORDS: Final = 32
-# Of a rank: its bell, its last sign of life, and whether it sleeps. Then come its lines.
-_R_BELL, _R_ALIVE, _R_ASLEEP = range(3)
+# Of a rank: its bell, its last sign of life, whether it sleeps, its process and its times. Then come its lines.
+_R_BELL, _R_ALIVE, _R_ASLEEP, _R_PID, _R_TIMES = range(5)
 _RANK_WORDS: Final = _LINE_WORDS * (SLOTS + 1)
 _LOOKS: Final = 100
 _LOW: Final = 0xFFFF_FFFF
@@ -62,6 +62,16 @@ class Line(NamedTuple):
     data: int = 0
 
 
+class Times(NamedTuple):
+    """What a rank has measured of its timed steps: ns of its own work and of waiting, and the samples of its step."""
+
+    pid: int
+    compute: int
+    wait: int
+    steps: int
+    samples: int
+
+
 class GroupPage:
     """The page of one group. Rank 0 calls `create`, the others `attach`."""
 
@@ -73,6 +83,8 @@ class GroupPage:
         self._doubles = memoryview(self._map).cast("d")
         self._anchor = ctypes.c_char.from_buffer(self._map)
         self._address = ctypes.addressof(self._anchor)
+        if rank:
+            self._words[_HEAD_WORDS + rank * _RANK_WORDS + _R_PID] = os.getpid()
 
     @classmethod
     def create(cls, ranks: int) -> GroupPage:
@@ -82,6 +94,7 @@ class GroupPage:
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
         page = cls(descriptor, ranks)
         page._words[_W_RANKS] = ranks
+        page._words[_HEAD_WORDS + _R_PID] = os.getpid()
         page._words[_W_MAGIC] = _MAGIC
         return page
 
@@ -169,6 +182,18 @@ class GroupPage:
     def alive_ns(self, rank: int) -> int:
         """Return the time of the last sign of life of a rank, by CLOCK_MONOTONIC; 0 before the first one."""
         return self._words[_HEAD_WORDS + rank * _RANK_WORDS + _R_ALIVE]
+
+    # -- times ---------------------------------------------------------------------------------------------------------
+
+    def write_times(self, times: tuple[int, int, int, int]) -> None:
+        """Show the times of this rank: compute, wait, steps, samples."""
+        at, words = _HEAD_WORDS + self._rank * _RANK_WORDS + _R_TIMES, self._words
+        words[at], words[at + 1], words[at + 2], words[at + 3] = times
+
+    def times(self, rank: int) -> Times:
+        """Return the times of a rank. They may be of two steps, if the rank writes at this moment."""
+        at, words = _HEAD_WORDS + rank * _RANK_WORDS + _R_TIMES, self._words
+        return Times(*words[at - 1 : at + 4])
 
     # -- bells ---------------------------------------------------------------------------------------------------------
 

@@ -166,6 +166,9 @@ def _plan_lines(settings: Settings, costs: dict[str, Any]) -> list[str]:
     batches = f"batches of {costs['batch_samples']}"
     if settings.accumulate > 1:
         batches += f", {settings.accumulate} of them a step"
+    if (ranks := settings.parallel.ranks) > 1:
+        whole = ranks * settings.accumulate * costs["batch_samples"]
+        batches += f" on each of {ranks} ranks: {whole} samples a step in all"
     groups = costs["groups"]
     rates = [f"{safe(one['name'])}: {_rates(one)}" for one in groups] if len(groups) > 1 else [_rates(groups[0])]
     rates = _first(rates)

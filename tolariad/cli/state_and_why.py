@@ -15,8 +15,10 @@ from journal.reader import Reader
 from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
+from tolariad.cli.rank_words import times_lines
 from tolariad.cli.status_words import FACTS_INDENT, state_lines
 from tolariad.control.status import LiveFacts, run_status
+from tolariad.core import messages as m
 from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import plain, plain_event
 from tolariad.forensics.moment import seq_at, state_at
@@ -181,6 +183,7 @@ def _json(answer: Answer) -> dict[str, Any]:
         "skipped": plain_links(answer.skipped),
         "ended": plain_links(answer.ended),
         "around": plain_links(answer.around),
+        **({"ranks": answer.timed.fields["ranks"]} if answer.timed is not None else {}),
         "searched_all": answer.searched_all,
     }
 
@@ -203,6 +206,7 @@ def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run:
         output.put(block(long, indent=" " * _INDENT))
     _put_links(answer.consequences, "led to", shown)
     _put_links(answer.ended, "ended by", shown)
+    _put_ranks(answer.timed)
     slower = answer.event.fields.get("slower")
     if answer.topic == "slow" and isinstance(slower, dict):
         output.put(
@@ -217,6 +221,19 @@ def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run:
             "the search for consequences ended early; there may be more. "
             f"`tolaria events {shlex.quote(run)} --since seq:{answer.event.seq}` lists what follows"
         )
+
+
+def _put_ranks(timed: Link | None) -> None:
+    """Print the times of the ranks, from an event that any version may have written."""
+    if timed is None:
+        return
+    try:
+        ranks = msgspec.convert(timed.fields["ranks"], tuple[m.RankTimes, ...])
+    except msgspec.ValidationError:
+        return
+    output.put(f"  by rank, the means of the newest timed steps, in epoch {timed.fields.get('epoch')}:")
+    for text in times_lines(ranks):
+        output.put(f"    {text}")
 
 
 def _put_links(links: tuple[Link, ...], label: str, shown: Callable[[int, dict[str, Any]], str]) -> None:

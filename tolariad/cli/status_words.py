@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from tolariad.cli.output import COLUMNS, counted, duration, number, painted, size
 from tolariad.cli.output import table as table_lines
+from tolariad.cli.rank_words import ranks_words
 from tolariad.cli.wrapping import width
 from tolariad.core.calc.text.phrases import COMMAND, listed, with_run
 from tolariad.core.calc.text.repeats import Repeats, heard, rest
@@ -43,6 +44,7 @@ _STARTING: Final = {
 }
 _RATE_RANK: Final = 1001
 _SPEED_RANK: Final = 1000
+_RANKS_RANK: Final = 1002
 FACTS_INDENT: Final = 14
 _INDENT: Final = " " * FACTS_INDENT
 _DISK_ADVICE: Final = "if this paused the run, the run resumes by itself when there is space"
@@ -104,6 +106,7 @@ def _facts(status: Status) -> Iterator[str]:
         "checkpoint": _checkpoint(status),
         "journal": _journal(status["journal"]),
         "trainer": status["trainer"] and _trainer(status["trainer"]),
+        "ranks": status.get("ranks") and ranks_words(status["ranks"]),
         "rng seed": str(status["rng_seed"]),
     }
     yield from (f"  {label:<11} {text}" for label, text in lines.items() if text)
@@ -152,6 +155,8 @@ def figures(status: Status) -> list[tuple[int, str]]:
     if status["steps_per_s"]:
         parts.append((_SPEED_RANK, f"{status['steps_per_s']:.1f} steps/s"))
         parts.append((0, f"{duration(status['eta_s'])} left"))
+    if (ranks := status.get("ranks")) and ranks["slowest"] is not None:
+        parts.append((_RANKS_RANK, f"slowest rank {ranks['slowest']} ({ranks['share']:.0%})"))
     if status.get("conservative"):
         parts.append((1, painted("conservative", "yellow")))
     return parts

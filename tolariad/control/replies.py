@@ -155,6 +155,32 @@ class TrainerStatus(Copying, frozen=True, kw_only=True):
     spare_bytes: int | None = None
 
 
+class RankStatus(Copying, frozen=True, kw_only=True):
+    """One of several ranks: its process, the means of its newest timed steps, and the samples of its step.
+
+    `process`: `running`, `stopped` by a signal, or `gone`; absent if the run is not live.
+    """
+
+    rank: int
+    pid: int
+    process: str | None
+    compute_s: float | None
+    wait_s: float | None
+    batch: int | None
+
+
+class RanksStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The ranks that train together. `slowest`: the one that the others wait for, in `share` (0 to 1) of a step.
+
+    `batch`: the samples of a step of all ranks; absent if they are not known.
+    """
+
+    ranks: tuple[RankStatus, ...]
+    slowest: int | None
+    share: float | None
+    batch: int | None
+
+
 class ConservativeStatus(Copying, frozen=True, kw_only=True):
     """Conservative mode: the run starts nothing new, and takes checkpoints twice as often."""
 
@@ -199,6 +225,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     process. `detector`: what it does not act on, if findings are only recorded. `stage`: the
     newest announced stage. `dir_inode`: device and inode of `dir`,
     of a live run: a client compares them, because a copy of the folder has the same run's id.
+    `ranks`: those of several processes, once they were timed.
     `dead`: the run has not ended, but nothing records it: its process was killed on this machine. If the run was
     recorded on another machine, or before this one was booted, that is not known.
     """
@@ -258,6 +285,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     dir_inode: str | None = None
     stage: StageStatus | None = None
     dead: bool = False
+    ranks: RanksStatus | None = None
 
 
 class RollbackPlace(msgspec.Struct, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ Promises: a pure function. The fields are the same over the socket, with `--json
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -17,6 +18,8 @@ from tolariad.control.replies import (
     EmergencyStatus,
     JournalStatus,
     MemoryStatus,
+    RanksStatus,
+    RankStatus,
     RunStatus,
     Server,
     StageStatus,
@@ -24,6 +27,7 @@ from tolariad.control.replies import (
 )
 from tolariad.control.strategy_status import strategy_status
 from tolariad.control.tables import growing
+from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.text.phrases import with_run
@@ -44,6 +48,7 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that are not in the state: process, clocks, shared page, journal writer. If none is live, `pid` is None.
 
     `write_age_s` is the age of a write in flight, or 0. `spare_bytes`: the memory of a spare that is ready.
+    `process_of`: what a process of this number does, as RankStatus says it.
     """
 
     pid: int | None = None
@@ -56,6 +61,7 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
     journal_failed: str | None = None
     write_age_s: float | None = None
     spare_bytes: int | None = None
+    process_of: Callable[[int], str] = lambda _: "running"
 
     def age_s(self, wall_ns: int) -> float | None:
         """Return the seconds since a moment, or None without a daemon."""
@@ -121,6 +127,31 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         detector=_detector(state, directory),
         dir_inode=facts.dir_inode,
         stage=_stage(state),
+        ranks=_ranks(state, facts),
+    )
+
+
+def _ranks(state: RunState, facts: LiveFacts) -> RanksStatus | None:
+    times = state.trainer.ranks
+    if not times:
+        return None
+    slow = m.slowest_rank(times)
+    is_live = facts.pid is not None and state.trainer.alive
+    return RanksStatus(
+        ranks=tuple(
+            RankStatus(
+                rank=one.rank,
+                pid=one.pid,
+                process=facts.process_of(one.pid) if is_live else None,
+                compute_s=one.compute_s / one.steps if one.steps else None,
+                wait_s=one.wait_s / one.steps if one.steps else None,
+                batch=one.batch or None,
+            )
+            for one in times
+        ),
+        slowest=slow.rank if slow is not None else None,
+        share=slow.share if slow is not None else None,
+        batch=sum(one.batch for one in times) if all(one.batch for one in times) else None,
     )
 
 

@@ -57,6 +57,7 @@ def families(facts: Facts) -> Iterator[Family]:
     yield from _run(facts)
     yield from _safety(facts.status)
     yield from _parts(facts.status)
+    yield from _ranks(facts.status)
 
 
 def _sources(facts: Facts) -> Iterator[Family]:
@@ -128,6 +129,18 @@ def _parts(status: RunStatus) -> Iterator[Family]:
     if pruning is not None:
         yield gauge("tolaria_pruned_ratio", "Share of the parameters that is masked or removed.", pruning.share)
         yield gauge("tolaria_pruning_cycles", "Cycles of pruning so far.", pruning.cycles)
+
+
+def _ranks(status: RunStatus) -> Iterator[Family]:
+    ranks = status.ranks.ranks if status.ranks is not None else ()
+    for name, about in (("compute", "of its own work"), ("wait", "of waiting for the other ranks")):
+        found = ((one, getattr(one, f"{name}_s")) for one in ranks)
+        samples = tuple(Sample(value, {"rank": str(one.rank)}) for one, value in found if value is not None)
+        yield Family(f"tolaria_rank_{name}_seconds", "gauge", f"Mean time of a rank's step {about}.", samples)
+    alive = tuple(
+        Sample(float(one.process == "running"), {"rank": str(one.rank)}) for one in ranks if one.process is not None
+    )
+    yield Family("tolaria_rank_alive", "gauge", "1 while the process of the rank runs.", alive)
 
 
 def _value(value: float | None, state: str | None) -> float | None:

@@ -30,6 +30,7 @@ from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.decision import Answer
 from tolariad.core.messages.vocabulary import AnyCommand
 from tolariad.kernel import Kernel, Published
+from tolariad.supervisor.procfs import process_stat
 from tolariad.telemetry.histograms import BudgetHistograms
 
 _log: Final = logging.getLogger(__name__)
@@ -106,6 +107,14 @@ def _tell_one(listener: Callable[[Change], None], change: Change) -> None:
         listener(change)
     except Exception:  # noqa: BLE001 - other listeners and the run must go on
         _log.exception("A listener failed; the run is not affected")
+
+
+def process_of(pid: int) -> str:
+    """Return what the process of a rank does."""
+    stat = process_stat(pid)
+    if stat is None or stat.state in "ZX":
+        return "gone"
+    return "stopped" if stat.state in "Tt" else "running"
 
 
 class RunPort:
@@ -194,6 +203,7 @@ class RunPort:
             journal_failed=self._kernel.failure,
             write_age_s=(mono_ns - write_ns) / 1e9 if write_ns else 0.0,
             spare_bytes=self._spare_bytes(),
+            process_of=process_of,
         )
         return run_status(self._kernel.durable, str(self._run_dir), facts)
 

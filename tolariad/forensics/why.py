@@ -39,6 +39,7 @@ CONSEQUENCES_MAX: Final = 50
 SEARCHED_MAX: Final = 20_000
 _AROUND_EVENTS: Final = 2000
 _AROUND_MAX: Final = 8
+_MEASURED: Final = "BudgetsMeasured"
 
 
 class NoAnswer(LookupError):
@@ -62,6 +63,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     * `skipped`: for a step, the batches that were passed over before it.
     * `ended`: for a state such as a pause, the event that ended it, after that event's causes.
     * `around`: for the topic `slow`, what happened shortly before. Nothing says that it is the cause.
+    * `timed`: for the topic `slow`, the newest times of several ranks.
     """
 
     topic: str
@@ -72,6 +74,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[Link, ...] = ()
     ended: tuple[Link, ...] = ()
     around: tuple[Link, ...] = ()
+    timed: Link | None = None
 
 
 def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, until_seq: int | None = None) -> Answer:
@@ -102,10 +105,13 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
     """Return the first of the slower steps, with their times as `slower`, and what happened before it."""
     steps: list[int] = []
     walls: list[int] = []
+    timed: Link | None = None
     for entry in reader.seek(seq=1):
         if until_seq is not None and entry.seq > until_seq:
             break
         if not is_step(raw := bytes(entry.event)):
+            if brief(entry.event).type == _MEASURED and (fields := decode_fields(entry.event)).get("ranks"):
+                timed = Link(entry.seq, fields)
             continue
         # One that is not of its type has no time to compare.
         with contextlib.suppress(*UNREADABLE):
@@ -114,6 +120,8 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
             walls.append(int(row[2]))
     found = slower_since(steps, walls)
     first = entry_of_step(reader, found.step) if found is not None else None
+    if (found is None or first is None) and timed is not None:
+        return Answer(topic="slow", event=timed, causes=(), consequences=(), searched_all=True, timed=timed)
     if found is None or first is None:
         then = until_seq is not None
         raise NoAnswer(_nothing("slow", by_then=then) + _instead(reader, "slow", until_seq))
@@ -127,6 +135,7 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
         consequences=(),
         searched_all=True,
         around=tuple(Link(one.seq, decode_fields(one.event)) for one in reversed(around)),
+        timed=timed,
     )
 
 

@@ -16,6 +16,7 @@ from tolariad.library.attached import Attached
 from tolariad.library.crew import RankLost
 from tolariad.library.joined import Joined
 from tolariad.library.leading import built
+from tolariad.library.ranks import wrapper_of
 from tolariad.refusal import StartRefused
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.loop import Trainer
@@ -63,6 +64,7 @@ class Following(Attached):
         """Run one trainer in this thread until rank 0 ends it."""
         joined = self._joined
         group = Follower(joined.page, FollowerPoints(joined.page, self._place.rank), joined.check)
+        group.clock.watch(wrapper_of(self._setup.model))
         channel = FollowerEnd(joined, lambda: group.limit, group.wait)
         ranks = RanksOfFollower(group, joined.give)
 

@@ -22,6 +22,7 @@ from tolariad.library.attached import Attached
 from tolariad.library.crew import Crew, turn_away
 from tolariad.library.failed import RunFailed
 from tolariad.library.joined import Joined
+from tolariad.library.ranks import wrapper_of
 from tolariad.library.recorder import Recorder
 from tolariad.refusal import StartRefused
 from tolariad.trainer.errors import SetupRefused
@@ -97,7 +98,9 @@ class Leading(Attached):
 
     def _trainer(self, channel: TrainerEnd, ring: int | None) -> Trainer:  # noqa: ARG002 - there are no snapshots
         page = self._crew.page
-        ranks = RanksOfLeader(Leader(page, LeaderPoints(page), self._crew.check), self._crew.pieces)
+        group = Leader(page, LeaderPoints(page), self._crew.check)
+        group.clock.watch(wrapper_of(self._setup.model))
+        ranks = RanksOfLeader(group, self._crew.pieces)
         return Trainer(self._setup, channel, self._run_dir, self._run_id, makers=ranks)
 
     def _hear_over(self, over: words.Over) -> None:

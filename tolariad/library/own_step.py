@@ -17,7 +17,7 @@ from tolariad.trainer.errors import ToldToExit
 from tolariad.trainer.lr.source_lines import of_assignment, of_call
 from tolariad.trainer.rollback import RollbackCommitted
 from tolariad.trainer.step.closures import Closure, needs_closure
-from tolariad.trainer.step.gradients import add_gradients, has_gradients, numbers_of, scalar
+from tolariad.trainer.step.gradients import has_gradients, numbers_of, scalar
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.tasks.given import codes_of
 from tolariad.trainer.torch_private.graphs import is_second_pass, was_used
@@ -133,7 +133,7 @@ class LoopStep:
         if not self._is_own:
             loss = scalar(loss, "step(loss): the loss must be")
             try:
-                return add_gradients(self._setup, loss, parts, "step(loss): the loss")
+                return self._stepper.add_gradients(self._setup, loss, parts, "step(loss): the loss")
             except RuntimeError as error:
                 if not is_second_pass(error):
                     raise

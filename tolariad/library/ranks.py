@@ -46,6 +46,8 @@ _ONE_STORE: Final = (
 )
 # Models whose buckets have their final layout.
 _fixed: weakref.WeakSet[nn.Module] = weakref.WeakSet()
+# For the models that came wrapped, their wrappers, which hold them.
+_wrappers: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakref.WeakKeyDictionary()
 
 
 def place_here() -> Place:
@@ -86,7 +88,14 @@ def bare(model: Any, place: Place) -> Any:
     if place.ranks > 1 and model not in _fixed:
         _fix(model)
         _fixed.add(model)
+    _wrappers[model.module] = weakref.ref(model)
     return model.module
+
+
+def wrapper_of(model: nn.Module) -> nn.Module | None:
+    """Return the wrapper that a model came in, while the program has it."""
+    found = _wrappers.get(model)
+    return found() if found is not None else None
 
 
 def _fix(model: Any) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import pytest
 import torch
 from torch import distributed, nn
@@ -28,6 +31,21 @@ def test_the_layout_is_final_before_the_first_backward_pass(way, wrapped):
 
     assert found is (None if choice.ONLY_PUBLIC else True)
     assert ddp.fix_buckets(wrapped) is (None if choice.ONLY_PUBLIC else False)
+
+
+def test_the_sending_of_buffers_goes_through_a_call(way):
+    """In each forward pass that may send them; a copy of the model, also a pickled one, sends its own, untold."""
+    distributed.init_process_group("gloo", store=distributed.HashStore(), rank=0, world_size=1)
+    model = DistributedDataParallel(nn.BatchNorm1d(2))
+    told = []
+    ddp.around_buffers(model, lambda send: (told.append(1), send()))
+    model(torch.ones(3, 2))
+    copies = copy.deepcopy(model), pickle.loads(pickle.dumps(model))
+    for one in copies:
+        one(torch.ones(3, 2))
+    distributed.destroy_process_group()
+
+    assert told == ([] if choice.ONLY_PUBLIC else [1])
 
 
 def test_a_communication_hook_is_seen(wrapped):

@@ -5,14 +5,14 @@ The measurements of one budget are a histogram. `core.calc.health.histogram` has
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated
 
 import msgspec
 from msgspec.structs import asdict
 
 from tolariad.core.calc.health.histogram import Bucket, Histogram
-from tolariad.core.calc.units import Epoch
+from tolariad.core.calc.units import Epoch, Seconds
 from tolariad.core.messages.base import Event, Report, TrainerEffect
 
 InUnit = Annotated[float, msgspec.Meta(description="in the budget's own unit")]
@@ -33,15 +33,53 @@ class BudgetHistogram(msgspec.Struct, frozen=True, kw_only=True):
     clock: tuple[Bucket, ...] = ()
 
 
+class RankTimes(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The times of one of several ranks, summed over `steps` timed steps: of its own work, and of waiting for others.
+
+    `batch`: the samples of a step of this rank; 0 if they are not known.
+    """
+
+    rank: int
+    pid: int
+    steps: int
+    compute_s: Seconds
+    wait_s: Seconds
+    batch: int = 0
+
+    @property
+    def step_s(self) -> float:
+        """The mean time of a step, in seconds: compute and wait."""
+        return (self.compute_s + self.wait_s) / max(1, self.steps)
+
+
+class SlowestRank(msgspec.Struct, frozen=True):
+    """The rank that the others wait for: in `share`, from 0 to 1, of a step."""
+
+    rank: int
+    share: float
+
+
+def slowest_rank(ranks: Sequence[RankTimes]) -> SlowestRank | None:
+    """Return the rank that computes longest in a step, and the share of a step that the others wait; None without."""
+    timed = [one for one in ranks if one.steps]
+    if len(timed) < 2:
+        return None
+    slow = max(timed, key=lambda one: one.compute_s / one.steps)
+    shares = [one.wait_s / (one.steps * one.step_s) for one in timed if one is not slow and one.step_s > 0.0]
+    return SlowestRank(slow.rank, sum(shares) / len(shares)) if shares else None
+
+
 class BudgetsMeasured(Event, frozen=True, kw_only=True):
     """Measurements since the last such event.
 
     The trainer reports at the end of `epoch`; that boundary itself comes with the next report. The daemon reports
-    journal and telemetry once a minute, with the current `epoch`.
+    journal and telemetry once a minute, with the current `epoch`. If several ranks train, rank 0 reports their times at
+    the end of an epoch, and every half minute within one.
     """
 
     epoch: Epoch
     tallies: tuple[BudgetHistogram, ...]
+    ranks: tuple[RankTimes, ...] = ()
 
 
 class BudgetExceeded(Event, frozen=True, kw_only=True):

@@ -10,6 +10,7 @@ import msgspec
 from tolariad.core.calc.learning_rate.group import Group
 from tolariad.core.calc.units import Bytes, Hex, Seconds, Step
 from tolariad.core.messages.base import DaemonEffect, Event, Report, TrainerEffect
+from tolariad.core.messages.budget import BudgetsMeasured
 from tolariad.core.messages.rates import AuditDiffered, LrGroupsChanged, LrViolationDetected
 from tolariad.core.messages.run import ServiceLimits
 from tolariad.core.messages.seeds import SlotFound
@@ -271,7 +272,9 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     code: tuple[CodeFile, ...] = ()
 
 
-AnyTold: TypeAlias = DataNoted | EpochStarted | ValidationBegun | LrGroupsChanged | LrViolationDetected | AuditDiffered
+AnyTold: TypeAlias = (
+    DataNoted | EpochStarted | ValidationBegun | LrGroupsChanged | LrViolationDetected | AuditDiffered | BudgetsMeasured
+)
 
 
 class Told(Report, frozen=True, kw_only=True):

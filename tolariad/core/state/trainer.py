@@ -43,7 +43,7 @@ class Trainer(Copying, frozen=True):
     `cured`: how many batches entered quarantine for its deaths since the last new step. `repeats`: how often the last
     exception was raised again, by this trainer or by those before it. `accepts_data`: the next trainer may have other
     data than the run had, `accepts_code`: its code may give other bits. `died_mono`: when this daemon last recorded a
-    death, in monotonic ns; 0: never.
+    death, in monotonic ns; 0: never. `ranks`: the newest times of each rank, if several train together.
     """
 
     SURVIVES: ClassVar[str] = "the trainer's process and its deaths: a rollback changes neither"
@@ -67,6 +67,7 @@ class Trainer(Copying, frozen=True):
     repeats: int = 0
     accepts_data: bool = False
     accepts_code: bool = False
+    ranks: tuple[m.RankTimes, ...] = ()
 
     @property
     def repeated(self) -> KnownException | None:
@@ -147,6 +148,10 @@ def _cured(s: Trainer, e: m.QuarantineAdded, _: m.Cause) -> Trainer:
     return replace(s, deaths=0, cured=s.cured + 1, exception=None, repeats=0) if e.deaths else s
 
 
+def _measured(s: Trainer, e: m.BudgetsMeasured, _: m.Cause) -> Trainer:
+    return replace(s, ranks=e.ranks) if e.ranks else s
+
+
 APPLY: Final[ApplyTable] = {
     m.DaemonStarted: _opened,
     m.TrainerStarted: _started,
@@ -161,6 +166,7 @@ APPLY: Final[ApplyTable] = {
     m.RunRetried: setting(deaths=0, cured=0, exception=None, repeats=0),
     m.StepCompleted: _stepped,
     m.QuarantineAdded: _cured,
+    m.BudgetsMeasured: _measured,
 }
 
 

@@ -110,7 +110,7 @@ class RanksOfFollower:
     def __init__(self, group: Follower, give: Give) -> None:
         """`give`: sends the pieces of a checkpoint to rank 0, or why there are none."""
         self.group, self._give = group, give
-        self.stepper = partial(StepperOfRanks, group.exchange)
+        self.stepper = partial(StepperOfRanks, group)
 
     def link(self, end: TrainerEnd) -> Link:
         """Make the parts over this end of the channel."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar
 
+from tolariad.trainer.ranks.times import RankClock
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
 
@@ -29,6 +31,7 @@ class Leader:
     def __init__(self, page: GroupPage, points: LeaderPoints, check: Callable[[], None]) -> None:
         """`check` raises if another rank has ended."""
         self._page, self._points, self._check = page, points, check
+        self.clock = RankClock(page)
         # Whether the others are at the present point until rank 0 lets them leave.
         self._is_open = False
 
@@ -56,6 +59,7 @@ class Leader:
         """Let all ranks leave the present point. `quietly`: the boundary that comes next is no point."""
         self._is_open = False
         self._run(self._points.go(quietly=quietly))
+        self.clock.left()
 
     def obey(self) -> None:
         """Let all ranks obey what has come, if they are at a point."""
@@ -85,6 +89,7 @@ class Follower:
     def __init__(self, page: GroupPage, points: FollowerPoints, check: Callable[[], None]) -> None:
         """`check` raises if rank 0 has ended."""
         self._page, self._points, self._check = page, points, check
+        self.clock = RankClock(page)
 
     @property
     def limit(self) -> int:
@@ -119,8 +124,9 @@ class Follower:
     def wait(self, timeout_s: float) -> None:
         """Wait for another word of the present point, for a millisecond or `timeout_s`, whichever is shorter."""
         heard, before = self._page.words_said, self._points.limit
-        if self._points.hear() or self._points.limit > before:
-            return
-        self._page.wait_for_word(heard, min(timeout_s, _SLEEP_S))
-        self._points.hear()
-        self._check()
+        if not (self._points.hear() or self._points.limit > before):
+            self._page.wait_for_word(heard, min(timeout_s, _SLEEP_S))
+            self._points.hear()
+            self._check()
+        if self._points.may_leave:
+            self.clock.left()

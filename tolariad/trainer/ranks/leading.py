@@ -100,7 +100,7 @@ class RanksOfLeader:
     def __init__(self, group: Leader, pieces: Callable[[str, Callable[[], None]], Pieces]) -> None:
         """`pieces` waits for those of a checkpoint, and calls the given function while it waits. It raises OSError."""
         self.group, self.pieces_of = group, pieces
-        self.stepper = partial(StepperOfRanks, group.exchange)
+        self.stepper = partial(StepperOfRanks, group)
 
     def pieces(self, checkpoint: str, tick: Callable[[], None]) -> Pieces:
         """Return the pieces of the other ranks. Raises Abort."""

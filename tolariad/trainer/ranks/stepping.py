@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import struct
 import zlib
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 from tolariad.channel.group_page import Line
+from tolariad.core import messages as m
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.ranks.group import RanksDiffer
+from tolariad.trainer.ranks.times import samples_of
 from tolariad.trainer.step.measured import Measured
 from tolariad.trainer.step.several import StepperOfUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Sequence
 
+    import torch
     from torch.optim import Optimizer
 
-    from tolariad.channel.points import Lines
+    from tolariad.trainer.checkpoints.snapshot import Position
+    from tolariad.trainer.ranks.group import Follower, Leader
     from tolariad.trainer.setup import Setup
     from tolariad.trainer.step.measured import InFlight
 
@@ -36,14 +41,40 @@ _CAUSES: Final = {
 class StepperOfRanks(StepperOfUpdates):
     """Makes the steps of one rank."""
 
-    def __init__(self, exchange: Callable[[Line], Lines], setup: Setup, *given: Any, **more: Any) -> None:
-        """`exchange` gives the numbers of this rank, and returns those of all."""
+    def __init__(self, group: Leader | Follower, setup: Setup, *given: Any, **more: Any) -> None:
+        """`group` gives the numbers of this rank, and returns those of all."""
         super().__init__(setup, *given, **more)
-        self._exchange = exchange
+        self._exchange, self._clock = group.exchange, group.clock
+        self._samples = 0
+
+    def note(self, batches: Sequence[Any]) -> None:
+        """Take the digest of the micro-batches of the next step, and the number of samples if it is timed."""
+        super().note(batches)
+        if self._clock.is_on:
+            self._samples = sum(samples_of(batch) for batch in batches)
+
+    def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:
+        """Run the backward pass of one micro-batch, timed if the step is."""
+        run = partial(super().add_gradients, setup, loss, parts, what)
+        if not self._clock.is_on or not loss.requires_grad:
+            return run()
+        found: torch.Tensor = self._clock.of_backward(loss, run)
+        return found
+
+    def stand_at(self, position: Position) -> None:
+        """Set the position that the current state belongs to. At an epoch's end rank 0 reports times."""
+        super().stand_at(position)
+        self._tell_times(position.epoch - 1)
 
     def finish(self, found: Measured | InFlight, batches: int) -> None:
         """Fold the numbers of all ranks, then make or skip the update on all."""
         super().finish(self._folded(self._read_now(found), batches), batches)
+        if self._clock.is_on and self._clock.is_due:
+            self._tell_times(self.position.epoch)
+
+    def _tell_times(self, epoch: int) -> None:
+        if self._setup.place.rank == 0 and (found := self._clock.taken()):
+            self._reporter.report(m.Told(event=m.BudgetsMeasured(epoch=epoch, tallies=(), ranks=found)))
 
     def _read_now(self, found: Measured | InFlight) -> Measured:
         return found if isinstance(found, Measured) else self._read(found)
@@ -52,7 +83,13 @@ class StepperOfRanks(StepperOfUpdates):
         rates, at = self._setup.rates, self.position
         step, digest = at.step + 1, rates.digest(at.step + 1, rates.row)
         place = at.epoch << 32 | at.batch + batches
+        is_timed = self._clock.is_on and not self._progress.rerunning
+        since = self._clock.computed() if is_timed else 0
         lines = self._exchange(Line(own.loss, own.grad_norm, own.overflow, step, place, digest, self._data))
+        if is_timed:
+            self._clock.met(since, step, self._samples)
+        else:
+            self._clock.over(step)
         first = lines[0]
         for rank, line in enumerate(lines):
             if not _same(line.norm, first.norm):

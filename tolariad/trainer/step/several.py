@@ -16,12 +16,13 @@ from tolariad.core import messages as m
 from tolariad.failpoints import reached
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.health.monitor import OF_THE_DETECTOR, CheckResult
-from tolariad.trainer.step.gradients import drop_gradients
+from tolariad.trainer.step.gradients import add_gradients, drop_gradients
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.undo import UpdateBackup
 from tolariad.trainer.step.updates import Updates
 
 if TYPE_CHECKING:
+    import torch
     from torch.optim import Optimizer
 
     from tolariad.trainer.setup import Setup
@@ -65,6 +66,10 @@ class StepperOfUpdates(Stepper):
             if self._metrics.is_pending:
                 self._metrics.send()
             self._complete(found, measured, batches)
+
+    def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:
+        """Run the backward pass of one micro-batch of a loop: as the function of this name."""
+        return add_gradients(setup, loss, parts, what)
 
     def give_up(self) -> bool:
         """Undo what was done of a step that is not finished. Return False if nothing of it was kept to go back to."""

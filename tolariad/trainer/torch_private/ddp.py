@@ -1,4 +1,4 @@
-"""The layout of the buckets of DistributedDataParallel, which torch has no public way to fix.
+"""What torch has no public way for in DistributedDataParallel: the layout of its buckets, and when it sends buffers.
 
 torch lays the gradients out in buckets, and after the first backward pass lays them out anew, in the order in which
 they became ready. The order of a sum over three ranks or more depends on the place in a bucket, so a run that was
@@ -7,11 +7,15 @@ resumed would differ from one that was not.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from tolariad.trainer.torch_private.choice import private
 
-_OFF = "the bits of a resumed run of three ranks or more may differ"
+_OFF: Final = "the bits of a resumed run of three ranks or more may differ"
+
+
+_SEND: Final = "_sync_buffers"
 
 
 def fix_buckets(model: Any) -> bool | None:
@@ -32,3 +36,22 @@ def fix_buckets(model: Any) -> bool | None:
 def has_hook(model: Any) -> bool:
     """Return whether a communication hook is registered."""
     return bool(private(model, "_comm_hooks"))
+
+
+class _Around:
+    """Stands for the method by which a model sends its buffers in a forward pass. A copy of the model has its own."""
+
+    def __init__(self, model: Any, call: Callable[[Callable[[], None]], None]) -> None:
+        self._model, self._call = model, call
+
+    def __call__(self) -> None:
+        self._call(lambda: getattr(type(self._model), _SEND)(self._model))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (self._model, _SEND)
+
+
+def around_buffers(model: Any, call: Callable[[Callable[[], None]], None]) -> None:
+    """Let `call` make the call by which rank 0's buffers are sent to all ranks. Without the name nothing is done."""
+    if private(type(model), _SEND) is not None:
+        setattr(model, _SEND, _Around(model, call))

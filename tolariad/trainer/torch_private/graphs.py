@@ -1,4 +1,4 @@
-"""What torch tells of the graph of a loss: whether its backward pass was made already.
+"""What torch tells of the graph of a loss: whether its backward pass was made already, and when one ends.
 
 Torch frees what a node of the graph has saved when the pass goes through it, and refuses to show it afterwards.
 """
@@ -9,7 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 import torch
 
+from tolariad.trainer.torch_private.choice import private
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 _NODES_MAX: Final = 64
@@ -44,3 +48,10 @@ def was_used(loss: Tensor) -> bool:
 def is_second_pass(error: RuntimeError) -> bool:
     """Return whether torch raised this because a backward pass was made already."""
     return _FREED in str(error)
+
+
+def at_end_of_backward(call: Callable[[], None]) -> None:
+    """Call `call` when the backward pass in progress ends, before what is queued later. Without the name never."""
+    queue = private(private(torch.autograd.Variable, "_execution_engine"), "queue_callback")
+    if queue is not None:
+        queue(call)

@@ -70,8 +70,16 @@ def _quarantined(e: m.QuarantineAdded) -> str:
     return f"Put {what} into quarantine{because(e.why) if e.actor is None else by(e)}"
 
 
+def _measured(e: m.BudgetsMeasured) -> str:
+    if not e.ranks:
+        return f"Measured {counted(len(e.tallies), 'budget')} in epoch {e.epoch}."
+    slow = m.slowest_rank(e.ranks)
+    waits = f": the others wait for rank {slow.rank} in {slow.share:.0%} of a step" if slow is not None else ""
+    return f"Timed {counted(len(e.ranks), 'rank')} in epoch {e.epoch}{waits}."
+
+
 SENTENCES: Final[Sentences] = {
-    m.BudgetsMeasured: lambda e: f"Measured {counted(len(e.tallies), 'budget')} in epoch {e.epoch}.",
+    m.BudgetsMeasured: _measured,
     m.BudgetExceeded: _exceeded,
     m.MemoryPressed: "Memory is short: {e.budget} holds {e.percent:.3g} %, over its share of {e.limit:.3g} %.",
     m.MemoryRelieved: "Every part of the run is within its share of memory again.",
