@@ -38,7 +38,6 @@ from journal.segment import SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
 
 _AHEAD_BYTES: Final = 1 << 20  # how far a reader looks after zeros for frames that must not be there
-_HEAD_BYTES: Final = 32  # of an event, by which it is passed over or not
 _NO_SEQ: Final = (1 << 64) - 2  # greater than every sequence number
 # Labels can decrease, their running maxima cannot. Only the maxima can be searched by halving.
 _SEEK_KEYS: Final = {"time_ns": "wall_ns_max", "epoch": "epoch_max", "step": "step_max"}
@@ -132,21 +131,11 @@ class Reader:
         """
         usual = 0
         for view, frame in self._frames():
-            header = frame.header
-            if header.kind != EVENTS or header.last_seq <= self._after_seq:
-                continue
-            skipped = max(0, self._after_seq + 1 - header.first_seq)
-            events = events_of(view, frame)[skipped:]
-            others = {head for head in {bytes(event)[:_HEAD_BYTES] for event in events} if not is_usual(head)}
-            if others:
-                for seq, event in enumerate(events, start=header.first_seq + skipped):
-                    if bytes(event)[:_HEAD_BYTES] in others:
-                        yield usual, JournalEntry(seq, header.wall_ns, header.epoch, header.step, event)
-                    else:
-                        usual += 1
-            else:
-                usual += len(events)
-            self._after_seq = header.last_seq
+            if frame.header.kind == EVENTS and frame.header.last_seq > self._after_seq:
+                passed, others = others_of(view, frame, self._after_seq, is_usual)
+                yield from ((usual + before, entry) for before, entry in others)
+                usual += passed
+                self._after_seq = frame.header.last_seq
 
     def records(self, after_seq: int = 0) -> Iterator[JournalEntry | Mark]:
         """Yield every entry after `after_seq` and every mark of a state at or after it, in order. Moves the cursor."""

@@ -15,6 +15,7 @@ from tolariad.core.calc.bounds import shown
 from tolariad.core.calc.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.calc.learning_rate.schedule import WHOLE_RUN, policy_named
 from tolariad.core.calc.seeds.stages import GROWTH
+from tolariad.core.calc.settings.addresses import receiver_problems
 from tolariad.core.calc.settings.changes import Change, change_of, is_under
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, OptimizerGroup, PartOptimizer
@@ -29,10 +30,8 @@ from tolariad.core.calc.text.phrases import counted
 
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
 WITHOUT_EFFECT: Final = (
-    "integration.oona_backpressure_limit",
-    "notify",
     "prune.validation.fragmentation",
-    "telemetry",
+    "telemetry.otlp_endpoint",
 )
 
 # The arguments of each optimizer. torch would refuse others too, but only in the trainer, after the data is loaded.
@@ -67,6 +66,7 @@ def check(settings: Settings) -> list[Problem]:
         *_metric_problems(settings.keep_best),
         *_prune_problems(settings.prune),
         *_address_problems(settings.metrics.listen),
+        *receiver_problems(settings.telemetry),
         *(_no_stage(name) for name in settings.seeds.stage_weights if name not in _STAGES),
     ]
 
