@@ -31,7 +31,6 @@ from tolariad.core.calc.text.phrases import counted
 
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
 WITHOUT_EFFECT: Final = (
-    "digest",
     "prune.validation.fragmentation",
 )
 
