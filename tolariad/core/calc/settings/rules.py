@@ -68,6 +68,7 @@ def check(settings: Settings) -> list[Problem]:
         *_metric_problems(settings.keep_best),
         *_prune_problems(settings.prune),
         *_address_problems(settings.metrics.listen),
+        *_exact_problems(settings),
         *(_no_stage(name) for name in settings.seeds.stage_weights if name not in _STAGES),
     ]
 
@@ -78,6 +79,20 @@ def _address_problems(listen: str | None) -> list[Problem]:
             read_address(listen)
     except ValueError as error:
         return [Problem(path="metrics.listen", what=str(error))]
+    return []
+
+
+def _exact_problems(settings: Settings) -> list[Problem]:
+    """Return the problems of exact sums: the number of leaves is the number of micro-batches of a step."""
+    parallel, leaves = settings.parallel, settings.parallel.leaves
+    if not parallel.exact:
+        what = "is of no use without parallel.exact: remove it, or set parallel.exact"
+        return [Problem(path="parallel.leaves", what=what)] if leaves is not None else []
+    if leaves is None:
+        return [Problem(path="parallel.leaves", what="is required with parallel.exact: the micro-batches of a step")]
+    if settings.accumulate not in (1, leaves):
+        what = f"is {settings.accumulate}, but with parallel.exact a step has parallel.leaves ({leaves}): remove it"
+        return [Problem(path="accumulate", what=what)]
     return []
 
 
