@@ -165,9 +165,10 @@ def test_the_verdict_of_two_re_executions(second, expected, same_machine, verdic
 
 
 def test_the_copy_reaches_nothing_outside():
-    """No webhook, no bus, no collector, no port."""
+    """No follower, no notification, no bus, no collector, no port."""
     assert {one.partition("=")[0] for one in OUTSIDE} >= {
-        *("notify.webhook", "telemetry.bus_url", "telemetry.otlp_endpoint", "metrics.listen")
+        *("follow", "notify.command", "notify.webhook"),
+        *("telemetry.bus_url", "telemetry.otlp_endpoint", "metrics.listen"),
     }
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, Dataset, Sampler, WeightedRandomSampler
 
+from tests.library.inside import written_at_once
 from tests.library.small import bits, data, made, network
 from tests.recorded import events_of, of
 from tolariad import Tolaria
@@ -164,8 +165,9 @@ def test_an_endless_sampler_trains_for_its_steps(tmp_path):
         trained(tmp_path / "endless", loader, learning_rate=options["learning_rate"])
 
 
-def test_weights_that_training_moves_give_the_same_run_after_a_crash(tmp_path):
+def test_weights_that_training_moves_give_the_same_run_after_a_crash(tmp_path, monkeypatch):
     """The order of the epoch stays as it was drawn; the next ones are drawn from the moved weights."""
+    written_at_once(monkeypatch.setattr)
 
     def pair():
         sampler = WeightedRandomSampler([1.0] * SAMPLES, SAMPLES, generator=torch.Generator().manual_seed(4))

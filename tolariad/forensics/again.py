@@ -27,6 +27,8 @@ from tolariad.forensics.positions import JournalPosition, PositionKind
 
 # Keys that have no effect on a step, but on the world outside of the copy.
 OUTSIDE: Final = (
+    "follow=[]",
+    "notify.command=null",
     "notify.webhook=null",
     "telemetry.bus_url=null",
     "telemetry.otlp_endpoint=null",

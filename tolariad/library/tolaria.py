@@ -43,6 +43,7 @@ from tolariad.library.analyses import require_prunable
 from tolariad.library.attached import Attached
 from tolariad.library.failed import RunFailed
 from tolariad.library.folders import warn_of_another
+from tolariad.library.live_line import ProgressWords, live_line
 from tolariad.library.loop_task import LoopTask, for_own_loop
 from tolariad.library.own_loop import OwnLoop
 from tolariad.library.own_step import LoopStep
@@ -225,8 +226,10 @@ class Tolaria:
             with _signals_given_back(_ending(settings.signals)) as hear, preserved_rng(), lent(), released():
                 workers = given.workers or settings.workers
                 self._live = live = _opened(self._place, wanted, given, workers, stepper)
+                line = live_line(ProgressWords(live.figures, settings.epochs), lambda: live.state.run.phase.value)
                 try:
-                    yield from live.run(hear, driving)
+                    with line:
+                        yield from live.run(hear, driving)
                 finally:
                     self._state, self._live = live.state, None
                 if not driven and self._state.run.phase is st.Phase.COMPLETED:

@@ -15,6 +15,7 @@ from tolariad.core.calc.bounds import shown
 from tolariad.core.calc.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.calc.learning_rate.schedule import WHOLE_RUN, policy_named
 from tolariad.core.calc.seeds.stages import GROWTH
+from tolariad.core.calc.settings.addresses import receiver_problems
 from tolariad.core.calc.settings.changes import Change, change_of, is_under
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, OptimizerGroup, PartOptimizer
@@ -22,6 +23,7 @@ from tolariad.core.calc.settings.processes import Parallel
 from tolariad.core.calc.settings.pruning import Prune, ShareFrom
 from tolariad.core.calc.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.calc.settings.strategies import strategy_problems
+from tolariad.core.calc.settings.sums import exact_problems
 from tolariad.core.calc.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.calc.settings.values import read_address, read_metric
 from tolariad.core.calc.text.nearest import KEYS_ALIKE, nearest
@@ -30,10 +32,8 @@ from tolariad.core.calc.text.phrases import counted
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
 WITHOUT_EFFECT: Final = (
     "digest",
-    "integration.oona_backpressure_limit",
-    "notify",
     "prune.validation.fragmentation",
-    "telemetry",
+    "telemetry.otlp_endpoint",
 )
 
 # The arguments of each optimizer. torch would refuse others too, but only in the trainer, after the data is loaded.
@@ -68,7 +68,8 @@ def check(settings: Settings) -> list[Problem]:
         *_metric_problems(settings.keep_best),
         *_prune_problems(settings.prune),
         *_address_problems(settings.metrics.listen),
-        *_exact_problems(settings),
+        *exact_problems(settings.parallel, settings.accumulate),
+        *receiver_problems(settings.telemetry),
         *(_no_stage(name) for name in settings.seeds.stage_weights if name not in _STAGES),
     ]
 
@@ -79,20 +80,6 @@ def _address_problems(listen: str | None) -> list[Problem]:
             read_address(listen)
     except ValueError as error:
         return [Problem(path="metrics.listen", what=str(error))]
-    return []
-
-
-def _exact_problems(settings: Settings) -> list[Problem]:
-    """Return the problems of exact sums: the number of leaves is the number of micro-batches of a step."""
-    parallel, leaves = settings.parallel, settings.parallel.leaves
-    if not parallel.exact:
-        what = "is of no use without parallel.exact: remove it, or set parallel.exact"
-        return [Problem(path="parallel.leaves", what=what)] if leaves is not None else []
-    if leaves is None:
-        return [Problem(path="parallel.leaves", what="is required with parallel.exact: the micro-batches of a step")]
-    if settings.accumulate not in (1, leaves):
-        what = f"is {settings.accumulate}, but with parallel.exact a step has parallel.leaves ({leaves}): remove it"
-        return [Problem(path="accumulate", what=what)]
     return []
 
 
