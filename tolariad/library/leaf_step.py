@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from tolariad.trainer.loop import Trainer
     from tolariad.trainer.setup import Setup
-    from tolariad.trainer.step.closures import Closure
 
 _PAGE: Final = "docs/exact-sums.md"
 
@@ -101,7 +100,7 @@ class LeafStep(LoopStep):
         losses = [torch.tensor(loss, dtype=torch.float64, device=device) for (loss,) in self._sums.numbers]
         return numbers_of(self._setup, losses, self._stepper.position.step + 1)
 
-    def update(self, name: str, loss: Tensor | None, *, closure: Closure | None, retain_graph: bool) -> None:  # noqa: ARG002
+    def update(self, *_: Any, **more: Any) -> None:
         """Refuse an update of the loop's own."""
-        what = "run.update()" if closure is None else "a closure"
+        what = "run.update()" if more.get("closure") is None else "a closure"
         raise LoopMisused(f"{what} makes its update at once, and exact sums make one from all leaves ({_PAGE})")
