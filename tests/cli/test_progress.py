@@ -120,6 +120,7 @@ def test_progress_rewrites_one_line_on_a_terminal(recorder, monkeypatch):
 
 def test_the_speed_stays_longer_than_the_loss_of_the_validation(recorder):
     """Epoch, step, loss, accuracy, speed and time left are what a person looks for first."""
+    recorder.step()
     status = {**msgspec.to_builtins(recorder.status()), "steps_per_s": 41.8, "eta_s": 8.0, "accuracy": 0.98}
     status["metrics"] = {"loss": 0.25, "accuracy": 0.98}
     whole = status_row(status)
