@@ -30,7 +30,7 @@ from journal.records import (
     end_after,
     entries_of,
     entry_of,
-    events_of,
+    others_of,
     records_of,
 )
 from journal.scan import check_link, declares_void, refusal, settle
