@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from tolariad.core.calc.settings import ranks
 from tolariad.core.calc.settings.processes import Parallel
-from tolariad.core.calc.settings.rules import exact_json
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.setup import ALONE, Place
 
@@ -131,26 +131,13 @@ def for_ranks(settings: Settings, place: Place) -> Settings:
             f"parallel.ranks is {settings.parallel.ranks}, and {place.ranks} ranks were started: remove the key, or "
             "start as many"
         )
-    refused = {
-        "prune.enabled": settings.prune.enabled,
-        "seeds and strategies (strategy)": settings.strategy not in (None, "none"),
-        "compile": settings.compile,
-        "stop.tokens": settings.stop.tokens is not None,
-        "the policy morpho_adaptive, which follows the validation of one rank": b"morpho_adaptive"
-        in exact_json(settings),
-    }
-    if found := [name for name, is_wanted in refused.items() if is_wanted]:
+    if found := [name for _, name in ranks.refused_for_ranks(settings)]:
         raise SetupRefused(f"several ranks cannot do this yet: {', '.join(found)}. Remove it ({_PAGE})")
     if place.rank == 0 and settings.detect.rollback:
         _log.warning(_WITHOUT_ROLLBACK.format(place.ranks))
     if place.rank == 0 and _meets_again_in_one_store():
         _log.warning(_ONE_STORE)
-    return replace(
-        settings,
-        parallel=Parallel(ranks=place.ranks),
-        detect=replace(settings.detect, rollback=False, trial=False),
-        rollback=replace(settings.rollback, fast_path_enabled=False),
-    )
+    return replace(ranks.for_ranks(settings), parallel=Parallel(ranks=place.ranks))
 
 
 def group_here() -> str:

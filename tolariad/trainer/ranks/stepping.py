@@ -53,7 +53,7 @@ class StepperOfRanks(StepperOfUpdates):
         if self._clock.is_on:
             self._samples = sum(samples_of(batch) for batch in batches)
 
-    def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:
+    def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: float, what: str) -> torch.Tensor:
         """Run the backward pass of one micro-batch, timed if the step is."""
         run = partial(super().add_gradients, setup, loss, parts, what)
         if not self._clock.is_on or not loss.requires_grad:

@@ -129,6 +129,9 @@ class Stepper:
         # The rollback overwrites the parameters. The audit must not take this for a change by other code.
         self._audit.begin_anew()
 
+    def ready_to_validate(self) -> None:
+        """Get the model ready for a validation that comes next."""
+
     def fence(self) -> None:
         """Wait until the last step is reported and durable."""
         self.settle()
