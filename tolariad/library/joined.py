@@ -39,18 +39,20 @@ _NOT_HERE: Final = "rank {} of a group cannot order this: call it in rank 0"
 class Joined:
     """The link of one rank, with the interface of a recorder."""
 
-    def __init__(self, run_dir: Path, place: Place, say: Callable[[str], None]) -> None:
-        """Join rank 0, and wait until its recorder has opened the run. Raises StartRefused."""
+    def __init__(self, run_dir: Path, place: Place, say: Callable[[str], None], group: str = "") -> None:
+        """Join rank 0, and wait until its recorder has opened the run. `group`: as Crew's. Raises StartRefused."""
         self._place = place
         self._said, self._say = time.monotonic(), say
-        word = words.Join(version=tolariad.__version__, group=group_here(), rank=place.rank, ranks=place.ranks)
+        group = group or group_here()
+        word = words.Join(version=tolariad.__version__, group=group, rank=place.rank, ranks=place.ranks)
         self._link, first, descriptors = join(run_dir, word, self._waiting)
         if isinstance(first, words.Refused):
             raise StartRefused(first.code, first.why, first.hint)
-        if not isinstance(first, words.Opened) or len(descriptors) != 1:
+        if not isinstance(first, words.Opened) or len(descriptors) != 2:
             raise StartRefused(EXIT_IO, f"{type(first).__name__} came from rank 0; this is a defect, please report it")
         self.opened = first
-        self.page = GroupPage.attach(descriptors[0], place.rank)
+        page, self.mapping = descriptors
+        self.page = GroupPage.attach(page, place.rank)
         self._leader = self._link.peer_pid()
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._list: queue.SimpleQueue[words.Obey | None] = queue.SimpleQueue()
@@ -189,3 +191,4 @@ class Joined:
             self._thread.join()
         self._link.close()
         self.page.close()
+        os.close(self.mapping)

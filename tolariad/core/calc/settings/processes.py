@@ -28,12 +28,29 @@ class TrainerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Training by several processes of one machine, which are called ranks. A program under torchrun sets it itself."""
+    """Training by several processes of one machine, which are called ranks (docs/ranks.md).
+
+    A program under torchrun sets it itself.
+    """
 
     ranks: Annotated[
         units.Ranks,
-        Meta(description="processes that train together; a program under torchrun has those of torchrun"),
+        Meta(
+            description="processes that train together: `tolariad run` starts so many; a program under torchrun has "
+            "those of torchrun"
+        ),
     ] = 1
     strategy: Annotated[
         Literal["ddp"], Meta(description="`ddp`: every rank has the whole model, and gradients are averaged")
     ] = "ddp"
+    exact: Annotated[
+        bool,
+        Meta(
+            description="add gradients in one order, so that a run has the same bits with any number of ranks "
+            "(docs/exact-sums.md); for a program with a loop of its own"
+        ),
+    ] = False
+    leaves: Annotated[
+        units.Leaves | None,
+        Meta(description="micro-batches of a step, of all ranks together; needed if `exact` is set, and else without"),
+    ] = None

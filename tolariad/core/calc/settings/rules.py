@@ -21,18 +21,17 @@ from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, OptimizerGroup, PartOptimizer
 from tolariad.core.calc.settings.processes import Parallel
 from tolariad.core.calc.settings.pruning import Prune, ShareFrom
+from tolariad.core.calc.settings.ranks import rank_problems
 from tolariad.core.calc.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.calc.settings.strategies import strategy_problems
+from tolariad.core.calc.settings.sums import exact_problems
 from tolariad.core.calc.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.calc.settings.values import read_address, read_metric
 from tolariad.core.calc.text.nearest import KEYS_ALIKE, nearest
 from tolariad.core.calc.text.phrases import counted
 
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
-WITHOUT_EFFECT: Final = (
-    "digest",
-    "prune.validation.fragmentation",
-)
+WITHOUT_EFFECT: Final = ("prune.validation.fragmentation",)
 
 # The arguments of each optimizer. torch would refuse others too, but only in the trainer, after the data is loaded.
 _ADAM: Final = frozenset({"weight_decay", "eps", "betas"})
@@ -66,7 +65,9 @@ def check(settings: Settings) -> list[Problem]:
         *_metric_problems(settings.keep_best),
         *_prune_problems(settings.prune),
         *_address_problems(settings.metrics.listen),
+        *exact_problems(settings.parallel, settings.accumulate),
         *receiver_problems(settings.telemetry),
+        *rank_problems(settings),
         *(_no_stage(name) for name in settings.seeds.stage_weights if name not in _STAGES),
     ]
 
