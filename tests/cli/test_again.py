@@ -14,7 +14,8 @@ import pytest
 from journal import Reader
 from tests.forensics.differences.written import with_step, write
 from tests.recorded import events_of
-from tolariad.cli import again
+from tolariad.cli import again, reexecute
+from tolariad.cli.steps_named import NamedStep
 from tolariad.core import messages as m
 from tolariad.forensics.again import OUTSIDE, NotAgain, Outcome, Result, Verdict, judged, plan_for
 
@@ -213,3 +214,36 @@ def test_a_tensor_that_the_run_had_otherwise_is_named_although_no_loss_shows_it(
     found = said.json["first_difference"]
     assert (found["step"], found["count"]) == (30, 1)
     assert found["field"].startswith("digest of ")
+
+
+@pytest.mark.parametrize(("bad", "interval"), [(10, (0, 23)), (23, (0, 23)), (24, (23, 46)), (46, (23, 46))])
+def test_halving_finds_the_interval_in_which_the_run_went_another_way(run, monkeypatch, bad, interval):
+    """Each trial is from a checkpoint whose own state came out the same, so nothing that differs is built upon."""
+    tried = []
+
+    def made(journal, plan):
+        tried.append((plan.from_step, plan.step))
+        tensors = ("0.weight",) if plan.from_step < bad <= plan.step else ()
+        outcome = Outcome(compared=plan.steps, difference=None, expected="", checkpoint="", manifest="", failed="")
+        return Result(outcome=outcome, tensors=tensors)
+
+    monkeypatch.setattr(reexecute, "_made", made)
+    plan = reexecute._bisected(run / "journal", NamedStep(1, None), NamedStep(46, None))
+
+    assert (plan.from_step, plan.step) == interval
+    assert tried == [(0, 23)]
+
+
+@pytest.mark.torture
+def test_a_bisection_by_command_ends_at_the_interval_and_its_step(given, run, tmp_path):
+    """The journal has another loss at step 30: the interval from step 24 on is the one that is judged."""
+    other = tmp_path / "other"
+    shutil.copytree(run / "checkpoints", other / "checkpoints", symlinks=True)
+    write(other / "journal", with_step(events_of(run), 30, loss=0.125), segment_bytes=1 << 20)
+    said = given("reexecute", other, "--from", "1", "--to", "46", "--bisect", "--json")
+
+    assert (said.json["verdict"], said.json["from_step"], said.json["first_difference"]["step"]) == (
+        "transient",
+        23,
+        30,
+    )
