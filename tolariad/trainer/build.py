@@ -71,7 +71,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     """
     settings = read_resolved(config)
     rng_seed = _checked_seed(settings, place)
-    device = determinism.chosen_device(settings)
+    device = _own_device(given, place) or determinism.chosen_device(settings)
     grade = determinism.chosen_grade(settings, device)
     forward = forward_context(settings, device)
     chosen_threads = settings.torch_threads or threads or determinism.chosen_threads(settings, device)
@@ -85,7 +85,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     owners = [Owner(name, groups.optimizer) for name, groups in owned.items()]
     steps_per_epoch = _steps_per_epoch(train, settings)
     drawn_for = horizon(steps_per_epoch, settings)
-    late = reads_late(settings, device) and place.ranks == 1  # other ranks wait for these numbers
+    late = reads_late(settings, device) and place.ranks == 1 and not settings.parallel.exact  # others wait for them
     rates = controller_for(owned, settings, drawn_for, found.schedules)
     average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
     scaling = Scaling(device) if settings.precision == "fp16" else None  # other formats have the range of fp32
@@ -133,6 +133,13 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     )
     _get_ready(setup, grade)
     return setup
+
+
+def _own_device(given: FoundTask | None, place: Place) -> torch.device | None:
+    """Return the device of the model that a program has given to a rank that is not 0: the settings have rank 0's."""
+    model = given.task.model(None) if given is not None and place.rank else None
+    first = next(model.parameters(), None) if isinstance(model, torch.nn.Module) else None
+    return first.device if first is not None else None
 
 
 def _checked_seed(settings: Settings, place: Place) -> int:
