@@ -59,7 +59,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-run
 
 # What tests against other programs read with. One that cannot be installed here is skipped by name.
 $(VENV)/.installed-outside: $(VENV)/.installed-dev
-	-$(INSTALL) --no-build-isolation --editable ".[bus,oracle]"
+	-$(INSTALL) --no-build-isolation --editable ".[bus,oracle,otel]"
 	@touch $@
 
 # The stores to measure against. One that cannot be installed here is skipped in the tables, with its reason.

@@ -45,6 +45,9 @@ OURS = (
     "tolariad.trainer.build",
     "tolariad.trainer.loop",
     "tolariad.trainer.process.lifelines",
+    # Of a rank that a daemon starts.
+    "tolariad.library.grouped",
+    "tolariad.trainer.ranks.shared",
 )
 RESTART_S = 0.05
 # The programs that a shell may become; others, such as a strategy's, are started as usual.

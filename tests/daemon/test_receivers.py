@@ -8,12 +8,13 @@ import logging
 import signal
 
 import pytest
+from msgspec.structs import replace
 
 from tests.daemon.harness import SETS, is_gone, of_type
 from tests.waiting import wait_for
 from tolariad.core import messages as m
 from tolariad.core.calc.settings.model import Settings
-from tolariad.core.calc.settings.receivers import Notify
+from tolariad.core.calc.settings.receivers import Notify, Telemetry
 from tolariad.core.state.run_state import RunState
 from tolariad.daemon.receivers import Receivers
 from tolariad.daemon.secret import SecretMissing, read_secret
@@ -71,6 +72,26 @@ async def test_a_command_that_hangs_is_killed_at_the_end(tmp_path, monkeypatch, 
     await asyncio.to_thread(wait_for, lambda: is_gone(pid))
 
     assert "1 telemetry messages to notify.command were not sent" in caplog.text
+
+
+async def test_conservative_mode_thins_the_bus_and_not_the_notifications(tmp_path, monkeypatch):
+    """One step in ten is queued for the bus; everything that was asked for by name is queued."""
+    monkeypatch.setattr("tolariad.daemon.receivers._END_S", 0.01)
+    (tmp_path / "logs").mkdir()
+    receivers = Receivers(tmp_path, bytes(16))
+    notify = Notify(command="exit 0", events=("EpochFinished",))
+    receivers.configure(Settings(notify=notify, telemetry=Telemetry(bus_url="unix:///nowhere")))
+    step = m.StepCompleted(step=1, epoch=1, batch=1, loss=1.0, grad_norm=1.0, lr=0.1, rates=1)
+    epoch = m.EpochFinished(epoch=1, step=1, steps=1, train_loss=1.0, seconds=1.0)
+    state = RunState()
+    for _ in range(2):
+        receivers.publish(Published(state, ((1, step),) * 20 + ((2, epoch),) * 10, (), None))
+        state = replace(state, stability=replace(state.stability, since=5))
+    counts = {one.to: (one.waiting, one.thinned) for one in receivers.status()}
+    await receivers.close()
+
+    # Before the mode 20 steps, 10 epochs and their 10 spans, in it 4 of these 40.
+    assert counts == {"notify.command": (20, 0), "telemetry.bus": (44, 36)}
 
 
 def test_a_reload_changes_the_command(start, run_dir, tmp_path):

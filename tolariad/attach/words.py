@@ -87,12 +87,14 @@ class Opened(Word, frozen=True, kw_only=True):
 
     To another rank the descriptors of the group page and of the memory for exact sums come with it.
     `config`: complete, as text. `threads`: the number of torch's threads in the newest checkpoint. `state`: a capture.
+    `store`: the port at which the ranks that a daemon has started meet; those have the rest from the daemon.
     """
 
     run_id: str
     config: str
     threads: int | None
     state: bytes
+    store: int = 0
 
 
 class Train(Word, frozen=True, kw_only=True):

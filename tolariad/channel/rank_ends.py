@@ -37,8 +37,8 @@ class Wire(Protocol):
     def relay(self, order: bytes, attachment: bytes | None) -> None:
         """Pass an order on to all other ranks. Never raises."""
 
-    def blamed(self, report: Report) -> Report:
-        """Return the report of the error that came first: this one, or that of another rank."""
+    def blamed(self, report: Report) -> Report | None:
+        """Return the report of the error that came first: this one, or that of another rank. None: report nothing."""
 
 
 class Source(Protocol):
@@ -115,7 +115,9 @@ class LeaderEnd(TrainerEnd):
 
     def report(self, report: Report) -> int:
         """Send a report. An error that follows from that of another rank is reported as the other one."""
-        return super().report(self._wire.blamed(report) if isinstance(report, _ERRORS) else report)
+        if isinstance(report, _ERRORS) and (first := self._wire.blamed(report)) is not report:
+            return self.last_number if first is None else super().report(first)
+        return super().report(report)
 
 
 class FollowerEnd(TrainerEnd):

@@ -38,9 +38,10 @@ _STARTING: Final = {
     "hook": "calling the task's hooks",
     "validate": "trying evaluate",
 }
-_RATE_RANK: Final = 1001
 _SPEED_RANK: Final = 1000
-_RANKS_RANK: Final = 1002
+_VALIDATION_LOSS_RANK: Final = 1001
+_RATE_RANK: Final = 1002
+_RANKS_RANK: Final = 1003
 FACTS_INDENT: Final = 14
 _INDENT: Final = " " * FACTS_INDENT
 _DISK_ADVICE: Final = "if this paused the run, the run resumes by itself when there is space"
@@ -116,7 +117,8 @@ def facts(status: Status) -> dict[str, str]:
 def status_row(status: Status, columns: int | None = None) -> str:
     """Return one line: stage, epoch, step, loss, metrics, rate, steps per second, time left.
 
-    If it is longer than `columns`, leave out the rate, then the steps per second, then metrics.
+    If it is longer than `columns`, leave out the rate, then the validation's loss, then the steps per second,
+    then metrics.
     """
     return "  ".join(fitted([(0, place(status)), *figures(status)], columns))
 
@@ -149,7 +151,7 @@ def figures(status: Status) -> list[tuple[int, str]]:
     metrics = dict(status.get("metrics") or {})
     loss, accuracy = metrics.pop("loss", None), metrics.pop("accuracy", None)
     parts = [(0, f"loss {number(status['loss'], status['loss_state'])}")]
-    parts += [(2, f"val_loss {number(loss)}")] if loss is not None else []
+    parts += [(_VALIDATION_LOSS_RANK, f"val_loss {number(loss)}")] if loss is not None else []
     parts += [(1, f"acc {100 * accuracy:.2f} %")] if accuracy is not None else []
     parts += [(3 + n, f"{safe(name)} {number(value)}") for n, (name, value) in enumerate(metrics.items())]
     parts.append((_RATE_RANK, f"lr {number(status['lr'])}"))

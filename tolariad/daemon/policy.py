@@ -126,7 +126,8 @@ class DaemonPolicy:
 
     def scheduling(self) -> Scheduling:
         """Return who asks the system for cores."""
-        return Scheduling(self._run.journal.folder, self._run.resolved.settings.workers)
+        settings = self._run.resolved.settings
+        return Scheduling(self._run.journal.folder, settings.workers, ranks=settings.parallel.ranks)
 
     def setup(self, arena: int) -> TrainerSetup:
         """Return the command of a trainer's process."""
@@ -144,6 +145,7 @@ class DaemonPolicy:
             sinks=self.sinks,
             timeouts=self._request.timeouts,
             ring=arena,
+            ranks=self._run.resolved.settings.parallel.ranks,
         )
         return self._setup
 

@@ -29,6 +29,7 @@ from tolariad.telemetry.collector import TelemetryCollector
 from tolariad.telemetry.messages import TelemetryMessage, is_news, message_of, span_message
 from tolariad.telemetry.notices import Command, Notices, RunNames, Webhook
 from tolariad.telemetry.spans import Span, Spans
+from tolariad.telemetry.traces import Traces
 
 if TYPE_CHECKING:
     from tolariad.telemetry.envelopes import Entry
@@ -98,6 +99,9 @@ class Receivers:
         if telemetry.bus_url is not None:
             wanted = (telemetry.bus_url, telemetry.bus_password, limit)
             yield _Named("telemetry.bus", wanted, partial(self._bus, *wanted))
+        if telemetry.otlp_endpoint is not None:
+            endpoint = telemetry.otlp_endpoint
+            yield _Named("telemetry.otlp", (endpoint, limit), partial(self._traces, endpoint, limit))
 
     def _notices(
         self, kind: str, receiver: Callable[[str], Notices], made_from: tuple[str, tuple[str, ...], int]
@@ -114,6 +118,16 @@ class Receivers:
         made_from = (url, password, limit)
         return _Way(
             collector=collector, wanted=_any, made_from=made_from, least=TelemetryPriority.LOW, takes_spans=True
+        )
+
+    def _traces(self, endpoint: str, limit: int) -> _Way:
+        traces = Traces(endpoint, self._run_id, self._names.name)
+        return _Way(
+            collector=TelemetryCollector(traces, limit, name="telemetry.otlp"),
+            wanted=_none,
+            made_from=(endpoint, limit),
+            least=TelemetryPriority.LOW,
+            takes_spans=True,
         )
 
     def _command(self, text: str) -> Notices:
@@ -166,6 +180,10 @@ class Receivers:
 
 def _any(_: m.Event) -> bool:
     return True
+
+
+def _none(_: m.Event) -> bool:
+    return False
 
 
 def _entries(run_id: bytes, name: str, messages: Sequence[TelemetryMessage]) -> list[Entry]:

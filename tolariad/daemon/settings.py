@@ -22,7 +22,7 @@ from tolariad.core.calc.pruning.plan import plan_of
 from tolariad.core.calc.run.exits import EXIT_CONFIG
 from tolariad.core.calc.seeds.notes import seed_notes
 from tolariad.core.calc.seeds.stages import Learning
-from tolariad.core.calc.settings import rules, strategies
+from tolariad.core.calc.settings import ranks, rules, strategies
 from tolariad.core.calc.settings.copies import SNAPSHOT_SHARE
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.reading import ConfigError, read_settings
@@ -32,6 +32,9 @@ from tolariad.rate_functions import FunctionRefused, pinned
 
 GIVEN_NAME: Final = "config.yaml"
 RESOLVED_NAME: Final = "config.resolved.json"
+_WITHOUT_ROLLBACK: Final = (
+    "{} ranks train together, without rollbacks: these are not possible with several ranks yet (docs/ranks.md)"
+)
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,8 +103,13 @@ def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -
         settings = rules.with_functions(settings, pinned)
     own = _settings_of(former)
     settings = settings if own is None else rules.with_warmup_of(settings, own)
+    is_group = settings.parallel.ranks > 1
+    if is_group:
+        settings = ranks.for_ranks(settings)
     notes = [f"{key} is set by the environment ({variable})" for key, variable in config.from_environment().items()]
     notes += [*rules.rate_notes(settings), *seed_notes(settings), *prune_notes(settings)]
+    if is_group:
+        notes.append(_WITHOUT_ROLLBACK.format(settings.parallel.ranks))
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")

@@ -60,9 +60,12 @@ class _Member(NamedTuple):
 class Crew:
     """The other ranks, as rank 0 sees them."""
 
-    def __init__(self, run_dir: Path, ranks: int, say: Callable[[str], None]) -> None:
-        """Listen for them. `say` logs a sentence. Raises OSError."""
-        self._ranks, self._say = ranks, say
+    def __init__(self, run_dir: Path, ranks: int, say: Callable[[str], None], group: str = "") -> None:
+        """Listen for them. `say` logs a sentence. `group`: the name of this start; "": that of torchrun.
+
+        Raises OSError.
+        """
+        self._ranks, self._say, self._group = ranks, say, group or group_here()
         self.page = GroupPage.create(ranks)
         # For exact sums: empty until they are set up.
         self.mapping = os.memfd_create("tolaria-gradients", os.MFD_CLOEXEC)
@@ -92,7 +95,7 @@ class Crew:
 
     def _admit(self, link: Link, word: words.Join, opened: words.Opened) -> None:
         pid = link.peer_pid()
-        if word.version != tolariad.__version__ or word.ranks != self._ranks or word.group != group_here():
+        if word.version != tolariad.__version__ or word.ranks != self._ranks or word.group != self._group:
             link.close()
             return
         if (before := self._members.pop(word.rank, None)) is not None:
@@ -110,9 +113,12 @@ class Crew:
             try:
                 word, _ = member.link.receive()
             except LinkLost:
+                self._lost_before(member)
                 why = why or f"{self._ended(member)} before training began"
                 continue
-            if isinstance(word, words.Refused):
+            if isinstance(word, words.Failed):
+                self._failed.setdefault(rank, word.report)
+            elif isinstance(word, words.Refused):
                 why = why or f"rank {rank}: {word.why}"
             elif isinstance(word, words.Built):
                 differing = [
@@ -121,10 +127,14 @@ class Crew:
                     if word.values.get(name) != value
                 ]
                 why = why or "; ".join(differing[:3])
+        self.check()
         if why:
             self.refuse(why)
             raise StartRefused(EXIT_CONFIG, f"the ranks cannot train together: {why}")
         self._tell(words.Agreed())
+
+    def _lost_before(self, member: _Member) -> None:
+        """Take it that a rank has ended before training began."""
 
     def refuse(self, why: str) -> None:
         """Tell all ranks that nothing begins."""
@@ -177,8 +187,8 @@ class Crew:
                 raise RuntimeError(f"rank {rank}: {piece.why}")
         return [one for _, piece in sorted(held.items()) for one in piece.files]
 
-    def blamed(self, report: _Report) -> _Report | m.ExceptionReport | m.SetupRefusedReport:
-        """Return the report of the error that came first: this one, or that of another rank."""
+    def blamed(self, report: _Report) -> _Report | m.ExceptionReport | m.SetupRefusedReport | None:
+        """Return the report of the error that came first: this one, or that of another rank. None: report nothing."""
         self._noticed.set()
         give_up = time.monotonic() + _FOLLOWS_S
         with self._changed:

@@ -39,11 +39,12 @@ _NOT_HERE: Final = "rank {} of a group cannot order this: call it in rank 0"
 class Joined:
     """The link of one rank, with the interface of a recorder."""
 
-    def __init__(self, run_dir: Path, place: Place, say: Callable[[str], None]) -> None:
-        """Join rank 0, and wait until its recorder has opened the run. Raises StartRefused."""
+    def __init__(self, run_dir: Path, place: Place, say: Callable[[str], None], group: str = "") -> None:
+        """Join rank 0, and wait until its recorder has opened the run. `group`: as Crew's. Raises StartRefused."""
         self._place = place
         self._said, self._say = time.monotonic(), say
-        word = words.Join(version=tolariad.__version__, group=group_here(), rank=place.rank, ranks=place.ranks)
+        group = group or group_here()
+        word = words.Join(version=tolariad.__version__, group=group, rank=place.rank, ranks=place.ranks)
         self._link, first, descriptors = join(run_dir, word, self._waiting)
         if isinstance(first, words.Refused):
             raise StartRefused(first.code, first.why, first.hint)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
 
+from tolariad.core.calc.settings import ranks
 from tolariad.core.calc.settings.processes import Parallel
-from tolariad.core.calc.settings.rules import exact_json
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.setup import ALONE, Place
 
@@ -148,16 +148,7 @@ def for_ranks(settings: Settings, place: Place) -> Settings:
             f"parallel.ranks is {settings.parallel.ranks}, and {place.ranks} ranks were started: remove the key, or "
             "start as many"
         )
-    refused = {
-        "prune.enabled": settings.prune.enabled,
-        "seeds and strategies (strategy)": settings.strategy not in (None, "none"),
-        "compile": settings.compile,
-        "stop.tokens": settings.stop.tokens is not None,
-        "precision fp16 with exact sums": settings.parallel.exact and settings.precision == "fp16",
-        "the policy morpho_adaptive, which follows the validation of one rank": b"morpho_adaptive"
-        in exact_json(settings),
-    }
-    if found := [name for name, is_wanted in refused.items() if is_wanted]:
+    if found := [name for _, name in ranks.refused_for_ranks(settings)]:
         who = "several ranks" if place.ranks > 1 else "exact sums (parallel.exact)"
         raise SetupRefused(f"{who} cannot do this yet: {', '.join(found)}. Remove it ({_PAGE})")
     parallel, leaves = Parallel(ranks=place.ranks), settings.parallel.leaves
@@ -175,12 +166,7 @@ def for_ranks(settings: Settings, place: Place) -> Settings:
         _log.warning(_WITHOUT_ROLLBACK.format(who))
     if place.rank == 0 and _meets_again_in_one_store():
         _log.warning(_ONE_STORE)
-    return replace(
-        settings,
-        parallel=parallel,
-        detect=replace(settings.detect, rollback=False, trial=False),
-        rollback=replace(settings.rollback, fast_path_enabled=False),
-    )
+    return replace(ranks.for_ranks(settings), parallel=parallel)
 
 
 def group_here() -> str:

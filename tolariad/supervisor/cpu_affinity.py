@@ -32,16 +32,24 @@ class Scheduling:
     """Scheduling of one daemon. The kernel's thread calls `take` and `give_back`, for itself."""
 
     def __init__(
-        self, folder: Path, workers: int = 0, cores: tuple[int, ...] | None = None, chosen_by: str = ""
+        self,
+        folder: Path,
+        workers: int = 0,
+        cores: tuple[int, ...] | None = None,
+        chosen_by: str = "",
+        *,
+        ranks: int = 1,
     ) -> None:
         """`folder`: a folder on the journal's disk. `workers`: number of processes that load the trainer's data.
+
+        `ranks`: processes that train together; only rank 0 is moved.
 
         `cores`: those to share; None: those of this process. `chosen_by`: as in Machine.
         """
         if cores is None:
             cores = tuple(sorted(os.sched_getaffinity(0)))
         self._machine = Machine(cores=cores, disk_core=disk_core(folder), chosen_by=chosen_by)
-        self._workers = workers
+        self._workers, self._ranks = workers * ranks, ranks
         self._thread = 0
         self._trainer = 0
         self._recorder: tuple[int, ...] = ()
@@ -60,7 +68,9 @@ class Scheduling:
         """Ask for what suits this trainer. Return what the system gave. Never raises."""
         environment = context.environment
         on_gpu = environment.device.startswith("cuda")
-        chosen = plan(self._machine, Demand(threads=environment.threads, workers=self._workers, on_gpu=on_gpu))
+        chosen = plan(
+            self._machine, Demand(threads=environment.threads * self._ranks, workers=self._workers, on_gpu=on_gpu)
+        )
         refused: list[str] = []
         polls = False
         if chosen.is_apart:

@@ -24,6 +24,7 @@ from tolariad.core import messages as m
 from tolariad.core.calc.text.tracebacks import mark_of
 from tolariad.signals import STACKS
 from tolariad.supervisor.hang import HangMonitor, Silence
+from tolariad.supervisor.other_ranks import Cause, Members
 from tolariad.supervisor.output import OutputCapture
 from tolariad.supervisor.process import Evidence, death_reason
 from tolariad.supervisor.procfs import catches, oom_kill_count, wait_channel
@@ -62,6 +63,8 @@ class RunningTrainer:
         # When it was first told to end; 0 while it may live.
         self._ended_ns = 0
         self._hung = False
+        # Of several that train together, the one that was found silent.
+        self._silent_rank = 0
         # The mark of the traceback that this one or an earlier one printed: the next one does not print it again.
         self.printed = ""
 
@@ -102,6 +105,10 @@ class RunningTrainer:
             beat = self.heartbeat
             if self._ended_ns:
                 reported_stuck = reported_stuck or self._report_if_stuck()
+            elif (found := self._stopped(time.monotonic())) is not None:
+                self._silent_rank = found[0]
+                self._report_hang(found[1])
+                self._end_now()
             elif beat is not None and (silence := monitor.check(beat, time.monotonic_ns())):
                 self._report_hang(silence)
                 stacks = await self._take_stacks()
@@ -125,12 +132,20 @@ class RunningTrainer:
 
     def _report_hang(self, silence: Silence) -> None:
         self._hung = True
-        self._recorder.submit(m.TrainerSilent(incarnation=self.number, **msgspec.structs.asdict(silence)))
+        self._recorder.submit(self._as_silent(silence))
         _log.error(
             "Trainer %d (pid %d) has been silent for %.0f s in activity %s. It has hung and is ended.",
             *(self.number, self.pid, silence.silent_s, silence.activity),
             extra={"told_by": "TrainerDied"},
         )
+
+    def _as_silent(self, silence: Silence) -> m.TrainerSilent:
+        told = msgspec.structs.asdict(silence)
+        return m.TrainerSilent(incarnation=self.number, rank=self._silent_rank, **told)
+
+    def _stopped(self, now: float) -> tuple[int, Silence] | None:  # noqa: ARG002 - for several that train together
+        """Return the rank that a signal has stopped for too long, and how long; None if there is none."""
+        return None
 
     @abstractmethod
     def _cut_off(self) -> None:
@@ -168,7 +183,12 @@ class Incarnation(RunningTrainer):
         self._started = started = started or StartedTrainer(number, setup, printed)
         self._page, self._child = started.page, started.child
         self._output = OutputCapture(started.reader, setup.sinks)
-        asyncio.get_running_loop().add_reader(self._child.pidfd, self._note_end)
+        self._members: Members | None = None
+        if started.others:
+            self._members = Members(self._child, started.others, setup.sinks)
+            self._members.watch(self._end_now, self._gone.set)
+        else:
+            asyncio.get_running_loop().add_reader(self._child.pidfd, self._note_end)
         spawned = m.TrainerSpawned(
             incarnation=number, pid=self._child.pid, start_ticks=self._child.start_ticks, boot_id=boot_id()
         )
@@ -180,7 +200,13 @@ class Incarnation(RunningTrainer):
         return self._child.pid
 
     def _cut_off(self) -> None:
-        self._child.kill_group()
+        if self._members is not None:
+            self._members.kill()
+        else:
+            self._child.kill_group()
+
+    def _stopped(self, now: float) -> tuple[int, Silence] | None:
+        return self._members.stopped(now) if self._members is not None else None
 
     def _state(self) -> str:
         return wait_channel(self.pid)
@@ -202,28 +228,32 @@ class Incarnation(RunningTrainer):
         exit_ = self._child.reap()
         if exit_ is None:
             raise ChildProcessError(f"the pidfd of process {self.pid} is readable, but the process still runs")
-        output = self._output.finish()
+        cause = Cause(0, self.pid, exit_, self._output.finish(), was_killed=bool(self._ended_ns))
+        if self._members is not None:
+            cause = self._members.reap(exit_, cause.output)
+        exit_, output = cause.exit, cause.output
         self.printed = mark_of(output) or self.printed
         self._started.close()
         oom_now = oom_kill_count()
         oom_kills = None if oom_now is None or self._oom_before is None else oom_now - self._oom_before
-        evidence = Evidence(hung=self._hung, killed_by_us=bool(self._ended_ns), oom_kills=oom_kills, output=output)
+        evidence = Evidence(hung=self._hung, killed_by_us=cause.was_killed, oom_kills=oom_kills, output=output)
         reason = death_reason(exit_, evidence)
         how = exit_.signal_name or f"exit code {exit_.code}"
         _log.log(
             logging.INFO if exit_.code == 0 else logging.WARNING,
             "Trainer %d (pid %d) has ended: %s, %s",
-            *(self.number, self.pid, reason.value, how),
+            *(self.number, cause.pid, reason.value, how),
             extra={"told_by": "TrainerEnded" if exit_.code == 0 else "TrainerDied"},
         )
         return m.TrainerGone(
             incarnation=self.number,
             reason=reason,
-            pid=self.pid,
+            pid=cause.pid,
             exit_code=exit_.code,
             signal=exit_.signal_name,
             output=output,
             stacks=stacks,
+            rank=self._silent_rank if self._hung else cause.rank,
         )
 
 

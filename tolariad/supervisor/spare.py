@@ -84,7 +84,8 @@ class Spares:
         trains = trainer.incarnation if trainer.alive and trainer.began else 0
         if trains != self._trains:
             self._trains, self._trains_since = trains, now
-        memory = Memory(available_bytes(), resident_bytes(trainer.pid) if trainer.alive else 0)
+        ranks = self._setup.ranks
+        memory = Memory(available_bytes(), resident_bytes(trainer.pid) * ranks if trainer.alive else 0)
         why = why_not(self._wanted, memory, exists=self._spare is not None)
         if self._spare is not None:
             self._attend(self._spare, why or self._why_stale(), now)
@@ -137,7 +138,7 @@ class Spares:
             self._note(m.Spare.GIVEN_UP, spare, why)
             self._ending.add(spare)
             self._none_ends.clear()
-            spare.child.kill_group()
+            spare.kill()
 
     def _ended(self, spare: StartedTrainer) -> None:
         """Release a spare whose process has ended; no other one was told to."""

@@ -40,7 +40,8 @@ class Timeouts(msgspec.Struct, frozen=True, kw_only=True):
 class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
     """How trainers of this run are started. Incarnation, descriptors and parent pid are appended to `command`.
 
-    `ring`: the descriptor of the snapshot arena, which every trainer of this daemon inherits.
+    `ring`: the descriptor of the snapshot arena, which every trainer of this daemon inherits. `ranks`: the processes
+    that train together.
     """
 
     run_dir: Path
@@ -49,6 +50,7 @@ class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
     sinks: tuple[Sink, ...] = ()
     timeouts: Timeouts = Timeouts()
     ring: int | None = None
+    ranks: int = 1
 
     def command_line(self, incarnation: int, channel: int, page: int, printed: str = "") -> tuple[str, ...]:
         """Return the complete command line. `printed`: the mark of the traceback that an earlier trainer printed."""
@@ -58,7 +60,43 @@ class TrainerSetup(msgspec.Struct, frozen=True, kw_only=True):
             added["--ring-fd"] = self.ring
         if printed:
             added["--printed"] = printed
+        if self.ranks > 1:
+            added |= self._of_rank(incarnation, 0)
         return (*self.command, *(str(word) for pair in added.items() for word in pair))
+
+    def command_of_rank(self, incarnation: int, rank: int, printed: str) -> tuple[str, ...]:
+        """Return the complete command line of a rank that is not 0. It has no channel: rank 0 leads it."""
+        added = {"--parent-pid": os.getpid(), **self._of_rank(incarnation, rank)}
+        if printed:
+            added["--printed"] = printed
+        return (*self.command, *(str(word) for pair in added.items() for word in pair))
+
+    def _of_rank(self, incarnation: int, rank: int) -> dict[str, int | str]:
+        # Another start has another name, so that nobody joins a group that has ended.
+        return {"--rank": rank, "--ranks": self.ranks, "--group": f"{os.getpid()}/{incarnation}"}
+
+
+class StartedRank:
+    """The process of a rank that is not 0."""
+
+    def __init__(self, rank: int, setup: TrainerSetup, command: tuple[str, ...], passed: tuple[int, ...]) -> None:
+        """Start the process. `passed`: its descriptors. Raises OSError."""
+        self.rank = rank
+        self.reader, writer = os.pipe()
+        try:
+            self.child = ChildProcess.spawn(command, child_environment(setup.environment), writer, passed)
+        except OSError:
+            os.close(self.reader)
+            raise
+        finally:
+            os.close(writer)
+
+    def abandon(self) -> None:
+        """Kill a process of a group that cannot be started as a whole, and reap it."""
+        self.child.kill_group()
+        os.waitid(os.P_PIDFD, self.child.pidfd, os.WEXITED | os.WNOWAIT)
+        self.child.reap()
+        os.close(self.reader)
 
 
 class StartedTrainer:
@@ -71,7 +109,9 @@ class StartedTrainer:
         gets before it waits.
         """
         self.number = number
-        self._spare: socket.socket | None = None
+        # A socket to each process, if they wait.
+        self._spare: tuple[socket.socket, ...] = ()
+        self._silent: set[socket.socket] = set()
         with contextlib.ExitStack() as undo, contextlib.ExitStack() as handed_over:
             self.end: DaemonEnd
             self.end, theirs = channel_pair(number)
@@ -85,31 +125,49 @@ class StartedTrainer:
             handed_over.callback(os.close, writer)
             command = setup.command_line(number, theirs.fileno(), self.end.page.descriptor, printed)
             passed = [theirs.fileno(), self.end.page.descriptor, *(() if setup.ring is None else (setup.ring,))]
-            if waits is not None:
-                self._spare, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-                undo.callback(self._spare.close)
-                handed_over.callback(its.close)
-                self._spare.setblocking(False)
-                command = (*command, "--spare", waits, "--spare-fd", str(its.fileno()))
-                passed.append(its.fileno())
+            ends = [self._waiting(undo, handed_over) for _ in range(setup.ranks)] if waits is not None else []
+            words: list[tuple[str, ...]] = [("--spare", str(waits), "--spare-fd", str(one)) for one in ends]
+            words = words or [()] * setup.ranks
+            others = []
+            for rank in range(1, setup.ranks):
+                its_command = (*setup.command_of_rank(number, rank, printed), *words[rank])
+                others.append(StartedRank(rank, setup, its_command, tuple(ends[rank : rank + 1])))
+                undo.callback(others[-1].abandon)
+            self.others = tuple(others)
+            passed += ends[:1]
+            command = (*command, *words[0])
             self.child = ChildProcess.spawn(command, child_environment(setup.environment), writer, tuple(passed))
             undo.pop_all()
 
+    def _waiting(self, undo: contextlib.ExitStack, handed_over: contextlib.ExitStack) -> int:
+        """Make a pair of sockets for a process that waits. Return the descriptor of its end."""
+        ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        undo.callback(ours.close)
+        handed_over.callback(its.close)
+        ours.setblocking(False)
+        self._spare = (*self._spare, ours)
+        self._silent.add(ours)
+        return its.fileno()
+
     def said_ready(self) -> bool:
-        """Return whether a spare has said now that it has imported everything."""
-        with contextlib.suppress(OSError):
-            return self._spare is not None and self._spare.recv(1) == READY
-        return False
+        """Return whether a spare has said by now that it has imported everything."""
+        for one in tuple(self._silent):
+            with contextlib.suppress(OSError):
+                if one.recv(1) == READY:
+                    self._silent.discard(one)
+        return not self._silent
 
     def go(self, printed: str) -> None:
         """Let a spare become the trainer. Raises OSError if it has ended."""
-        if self._spare is not None:
-            self._spare.send(GO + printed.encode())
+        for one in self._spare:
+            one.send(GO + printed.encode())
 
     def release(self) -> None:
         """Reap a spare that has ended, and close what belongs to it."""
         if self.child.reap() is None:
             raise ChildProcessError(f"process {self.child.pid} still runs")
+        for other in self.others:
+            other.abandon()
         os.close(self.reader)
         self.end.close()
         self.close()
@@ -117,5 +175,10 @@ class StartedTrainer:
     def close(self) -> None:
         """Close what a trainer that has ended leaves. Closed earlier, the socket would lose what a spare is told."""
         self.page.close()
-        if self._spare is not None:
-            self._spare.close()
+        for one in self._spare:
+            one.close()
+
+    def kill(self) -> None:
+        """Kill the processes of a spare."""
+        for child in (self.child, *(one.child for one in self.others)):
+            child.kill_group()

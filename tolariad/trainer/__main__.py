@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 import uuid
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -26,8 +27,9 @@ from tolariad.trainer.process.lifelines import dump_stacks_on_request, lock_run
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tolariad.channel import TrainerEnd
+    from tolariad.channel import Page, TrainerEnd
     from tolariad.trainer.loop import Trainer
+    from tolariad.trainer.process.lifecycle import Ending
     from tolariad.trainer.process.waiting import Turn
     from tolariad.trainer.setup import Setup
 
@@ -52,12 +54,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--parent-pid", type=int)
     parser.add_argument("--spare", choices=("imported", "built"), help="what a spare does before it waits")
     parser.add_argument("--spare-fd", type=int, help="socket on which a spare waits until it is to train")
+    parser.add_argument("--rank", type=int, default=0, help="number of this process among --ranks")
+    parser.add_argument("--ranks", type=int, default=1, help="processes that train together")
+    parser.add_argument("--group", default="", help="name of this start of the ranks")
     parser.add_argument("--printed", default="", help="mark of the traceback that an earlier trainer printed")
     parser.add_argument(
         "--torch-threads", type=int, help="threads of an earlier start of this run; the configuration takes precedence"
     )
     arguments = parser.parse_args(argv)
-    own = ("socket_fd",) if arguments.analyse else ("channel_fd", "page_fd")
+    own = ("socket_fd",) if arguments.analyse else () if arguments.rank else ("channel_fd", "page_fd")
     needed = ("config_json", "run", "parent_pid", *own)
     if not arguments.trial and any(getattr(arguments, name) is None for name in needed):
         parser.error("only tolariad starts a trainer; by hand use `tolariad check`")
@@ -111,18 +116,47 @@ def _serve(arguments: argparse.Namespace) -> int:
     lifelines.be_ordinary()
     signals.leave_to_the_daemon()
     lifelines.offer_as_victim(lifelines.TRAINER_SCORE)
-    ring = () if arguments.ring_fd is None else (arguments.ring_fd,)
+    passed = (arguments.channel_fd, arguments.page_fd, arguments.ring_fd)
     # Before any code of the task runs: it may fork.
-    lifelines.guard_children((arguments.channel_fd, arguments.page_fd, *ring))
+    lifelines.guard_children(tuple(one for one in passed if one is not None))
     printed, setup = arguments.printed, None
     if arguments.spare is not None:
         turn = _as_spare(arguments)
         if turn is None:
             return 0
         printed, setup = turn
+    if arguments.ranks > 1:
+        return _serve_rank(arguments, printed, setup)
     dump_stacks_on_request(arguments.run)
+    from tolariad.channel import TrainerEnd
 
-    from tolariad.channel import Activity, Page, TrainerEnd
+    return _train(arguments, TrainerEnd(*_connected(arguments)), printed, setup)
+
+
+def _serve_rank(arguments: argparse.Namespace, printed: str, setup: Setup | None) -> int:
+    """Be one of several processes that train together."""
+    dump_stacks_on_request(arguments.run, f"-{arguments.rank}" if arguments.rank else "")
+    from tolariad.trainer.torch_private import light_start
+
+    light_start.install()
+    from tolariad.library import grouped
+    from tolariad.trainer.setup import Place
+
+    rank = grouped.Rank(
+        place=Place(arguments.rank, arguments.ranks),
+        group=arguments.group,
+        run_dir=arguments.run,
+        run_id=arguments.run_id,
+        config=partial(_config, arguments),
+        threads=arguments.torch_threads,
+        setup=setup,
+    )
+    return _ended(grouped.serve(rank, partial(_connected, arguments)), printed)
+
+
+def _connected(arguments: argparse.Namespace) -> tuple[socket.socket, Page]:
+    """Lock the run, and return the socket and the page of the channel to the daemon."""
+    from tolariad.channel import Activity, Page
 
     page = Page.attach(arguments.page_fd)
 
@@ -133,8 +167,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     lock = lock_run(arguments.run, beat)
     lifelines.guard_children((lock,))
     beat()
-    end = TrainerEnd(socket.socket(fileno=arguments.channel_fd), page)
-    return _train(arguments, end, printed, setup)
+    return socket.socket(fileno=arguments.channel_fd), page
 
 
 def _as_spare(arguments: argparse.Namespace) -> Turn | None:
@@ -144,6 +177,14 @@ def _as_spare(arguments: argparse.Namespace) -> Turn | None:
     def built() -> Setup | None:
         return waiting.built(_config(arguments), arguments.torch_threads)
 
+    def imported() -> None:
+        waiting.imported()
+        import tolariad.library.grouped
+        import tolariad.trainer.ranks.shared  # noqa: F401
+
+    # Ranks build together, after they have met.
+    if arguments.ranks > 1:
+        return waiting.wait_to_train(arguments.spare_fd, imported)
     return waiting.wait_to_train(arguments.spare_fd, built if arguments.spare == "built" else waiting.imported)
 
 
@@ -154,7 +195,7 @@ def _config(arguments: argparse.Namespace) -> bytes:
 
 def _train(arguments: argparse.Namespace, end: TrainerEnd, printed: str, setup: Setup | None) -> int:
     """Build and train. Report the reason of the end before the process ends."""
-    from tolariad.trainer.process.lifecycle import End, built, see_through
+    from tolariad.trainer.process.lifecycle import built, see_through
 
     def build() -> Trainer:
         return built(
@@ -165,7 +206,13 @@ def _train(arguments: argparse.Namespace, end: TrainerEnd, printed: str, setup: 
             setup=setup,
         )
 
-    ending = see_through(build, end)
+    return _ended(see_through(build, end), printed)
+
+
+def _ended(ending: Ending, printed: str) -> int:
+    """Print the traceback of the end, and return the exit code."""
+    from tolariad.trainer.process.lifecycle import End
+
     text = shortened(ending.traceback, printed)
     print(text, file=sys.stderr, end="")  # noqa: T201 - the daemon logs the output
     return {End.TOLD: 0, End.REFUSED: EXIT_CONFIG, End.RAISED: EXIT_EXCEPTION}[ending.end]

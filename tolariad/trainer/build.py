@@ -21,6 +21,7 @@ from tolariad.trainer.checkpoints.optimizer_trial import lost
 from tolariad.trainer.data.feed import Feed, TensorFeed
 from tolariad.trainer.data.loaders import LoaderFeed, feed_of
 from tolariad.trainer.data.randomness import derived_seed, preserved_rng, seed_everything
+from tolariad.trainer.data.share import Share
 from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.gradients.auxiliary import AuxiliaryLosses
 from tolariad.trainer.gradients.owners import SeedGradients
@@ -58,8 +59,21 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger(__name__)
 _WITHOUT_VALIDATION: Final = "the task has no validation data; epochs end without metrics"
 _ONE_PROCESS: Final = (
-    "parallel.ranks is {}, but one process trains. Start a program by `torchrun --nproc-per-node {}` that calls "
-    "Tolaria(...).run(...) with its model in DistributedDataParallel (docs/ranks.md), or remove parallel"
+    "parallel.ranks is {}, but one process trains. `tolariad run` starts as many for a task; a program is started by "
+    "`torchrun --nproc-per-node {}` and calls Tolaria(...).run(...) with its model in DistributedDataParallel "
+    "(docs/ranks.md). Else remove parallel"
+)
+_NO_EXACT_TASK: Final = (
+    "a task cannot have exact sums (parallel.exact) yet: a program with a loop of its own can, under torchrun or alone "
+    "(docs/exact-sums.md). Else remove parallel.exact and parallel.leaves"
+)
+_SHARED: Final = (
+    "{} ranks share out the training data, which works for tensors and for data that are read by index with a length "
+    "known. This data can only be iterated over (docs/ranks.md)"
+)
+_ONE_UPDATE: Final = (
+    "{} ranks make one update a step from loss(model, batch), and this task makes its updates itself, by "
+    "training_step or a closure (docs/ranks.md)"
 )
 
 
@@ -70,17 +84,16 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     existing task to use instead of the one that the configuration names. `place`: the process among several that train.
     """
     settings = read_resolved(config)
-    rng_seed = _checked_seed(settings, place)
-    device = _own_device(given, place) or determinism.chosen_device(settings)
-    grade = determinism.chosen_grade(settings, device)
+    rng_seed = _checked_seed(settings, place, given)
+    # The ranks of a daemon share data and machine; those of a program have done that themselves.
+    mine = place if given is None else ALONE
+    device, grade = _prepared(settings, threads, mine, _own_device(given, place))
     forward = forward_context(settings, device)
-    chosen_threads = settings.torch_threads or threads or determinism.chosen_threads(settings, device)
-    determinism.prepare(grade, chosen_threads, device)
     seed_everything(derived_seed(rng_seed, "task"))  # a task may draw while it is imported and created
     found = _found(given, settings)
     model = _model(found.task, settings, device)
     slots = find_slots(found.task, model, settings)
-    train, validation = _feeds(found.task, settings)
+    train, validation = _feeds(found.task, settings, mine)
     owned = build_optimizers(found.task, model, settings)
     owners = [Owner(name, groups.optimizer) for name, groups in owned.items()]
     steps_per_epoch = _steps_per_epoch(train, settings)
@@ -142,14 +155,30 @@ def _own_device(given: FoundTask | None, place: Place) -> torch.device | None:
     return first.device if first is not None else None
 
 
-def _checked_seed(settings: Settings, place: Place) -> int:
+def _checked_seed(settings: Settings, place: Place, given: FoundTask | None) -> int:
     """Return the run's seed, if the run is for this process. Raises SetupRefused."""
+    if settings.parallel.exact and given is None:
+        raise SetupRefused(_NO_EXACT_TASK)
     # With exact sums the number of ranks is that of each start.
     if settings.parallel.ranks != place.ranks and not settings.parallel.exact:
         raise SetupRefused(_ONE_PROCESS.format(settings.parallel.ranks, settings.parallel.ranks))
     if settings.rng_seed is None:
         raise SetupRefused("the resolved configuration has no rng_seed; the daemon draws it when a run begins")
     return settings.rng_seed
+
+
+def _prepared(
+    settings: Settings, threads: int | None, place: Place, own: torch.device | None
+) -> tuple[torch.device, determinism.Grade]:
+    """Set torch's switches and its number of threads. Return the device and the grade of determinism.
+
+    `own`: the device that the program has chosen for this rank.
+    """
+    device = own or determinism.chosen_device(settings, *place)
+    grade = determinism.chosen_grade(settings, device)
+    chosen_threads = settings.torch_threads or threads or determinism.chosen_threads(settings, device, place.ranks)
+    determinism.prepare(grade, chosen_threads, device)
+    return device, grade
 
 
 def _of_program(task: Any) -> tuple[Any, ...]:
@@ -221,6 +250,8 @@ def _training_step(task: Any, settings: Settings, owners: Sequence[Owner]) -> Ca
             f"accumulate is {settings.accumulate}, but {who} makes its own updates, each from one loss; set accumulate "
             "to 1"
         )
+    if settings.parallel.ranks > 1:
+        raise SetupRefused(_ONE_UPDATE.format(settings.parallel.ranks))
     if callable(found):
         step: Callable[..., Any] = found
         return step
@@ -289,7 +320,7 @@ def _model(task: Any, settings: Settings, device: torch.device) -> nn.Module:
     return model.to(device).train()
 
 
-def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
+def _feeds(task: Any, settings: Settings, place: Place) -> tuple[Feed, Feed | None]:
     """Return training and validation data. If the task draws while it prepares them, it draws from a separate seed."""
     rng_seed = settings.rng_seed or 0
 
@@ -300,6 +331,8 @@ def _feeds(task: Any, settings: Settings) -> tuple[Feed, Feed | None]:
         seed_everything(derived_seed(rng_seed, "data"))
         try:
             train = feed(task.train_data(settings), rng_seed, shuffle=True)
+            if place.ranks > 1 and not train.shared_out(Share(*place, settings.accumulate)):
+                raise SetupRefused(_SHARED.format(place.ranks))
             data = task.val_data(settings) if hasattr(task, "val_data") else None
             seed = derived_seed(rng_seed, "validation data")
             return train, None if data is None else feed(data, seed, shuffle=False)
@@ -318,4 +351,4 @@ def _steps_per_epoch(train: Feed, settings: Settings) -> int | None:
         return None
     if train.batches == 0:
         raise SetupRefused("the task's data yields no batch; is batch_size larger than the data, with drop_last?")
-    return -(-train.batches // settings.accumulate)
+    return -(-train.batches // (settings.accumulate * train.share_of.ranks))

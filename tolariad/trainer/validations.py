@@ -109,6 +109,8 @@ class Validations:
         at = self._stepper.position
         self._reporter.report(m.Told(event=m.ValidationBegun(epoch=at.epoch, step=at.step, batch=batch)))
         begun = time.perf_counter()
+        if given is None:
+            self._stepper.ready_to_validate()
         found = given or validate(self._setup, lambda: self._reporter.beat(Activity.VALIDATE))
         self._report(found, batch, time.perf_counter() - begun)
         return found.means

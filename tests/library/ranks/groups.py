@@ -84,7 +84,8 @@ class Program:
 
     def step_of(self, run: Any, batch: Any, epoch: int, rank: int, model: nn.Module, *_: Any) -> None:
         """Make a step."""
-        self.before(self, rank, self.step + 1)
+        # Of the trainer: a group that came back does not begin with step 1.
+        self.before(self, rank, run._trainer.step + 1)
         inputs, targets = batch
         loss = nn.functional.cross_entropy(model(inputs), targets) * self.factor(rank, epoch, run.batch)
         run.step(loss)

@@ -99,6 +99,7 @@ class TrainerGone(Input, frozen=True, kw_only=True):
     output: str = ""
     stacks: str = ""
     in_program: bool = False
+    rank: int = 0
 
 
 class TrainerSilent(Input, frozen=True, kw_only=True):
@@ -108,6 +109,7 @@ class TrainerSilent(Input, frozen=True, kw_only=True):
     activity: str
     silent_s: Seconds
     limit_s: Seconds
+    rank: int = 0
 
 
 class TrainerStuck(Input, frozen=True, kw_only=True):

@@ -178,12 +178,16 @@ class SpareChanged(Event, frozen=True, kw_only=True):
 
 
 class TrainerHung(Event, frozen=True, kw_only=True):
-    """The trainer sent no heartbeat for too long. Its process group is ended next."""
+    """The trainer sent no heartbeat for too long. Its process group is ended next.
+
+    `rank`: the silent one of several that train together. Its activity is `stopped` if a signal has stopped it.
+    """
 
     incarnation: int
     activity: str
     silent_s: Seconds
     limit_s: Seconds
+    rank: int = 0
 
 
 class ExceptionRaised(Event, frozen=True, kw_only=True):
@@ -205,7 +209,8 @@ class TrainerDied(Event, frozen=True, kw_only=True):
     """The trainer ended without an order, with everything known about the cause.
 
     `restart_s`: the next one starts after so many seconds; None: the run has ended. `in_program`: a program that calls
-    the library trained, so its next start, or call of `train`, starts the next one.
+    the library trained, so its next start, or call of `train`, starts the next one. `rank`: the one that ended first,
+    of several that train together.
     """
 
     incarnation: int
@@ -218,6 +223,7 @@ class TrainerDied(Event, frozen=True, kw_only=True):
     stacks: str = ""
     restart_s: Seconds | None = None
     in_program: bool = False
+    rank: int = 0
 
 
 class TrainerEnded(Event, frozen=True, kw_only=True):

@@ -17,6 +17,7 @@ import torch
 from tolariad.core import messages as m
 from tolariad.trainer.data.fingerprint import of_items
 from tolariad.trainer.data.randomness import derived_seed
+from tolariad.trainer.data.share import ALL, ELSEWHERE, Share
 
 
 class Bearing(enum.Enum):
@@ -57,6 +58,8 @@ class Feed(ABC):
         self.findings: list[Finding] = []
         """The findings since they were last taken."""
         self._beat: Callable[[], None] = lambda: None
+        self.share_of = ALL
+        """Which of the batches are read here. In place of the others `epoch` yields `ELSEWHERE`."""
 
     @abstractmethod
     def epoch(self, epoch: int, start: int) -> Iterator[Any]:
@@ -87,6 +90,15 @@ class Feed(ABC):
     def fingerprint(self) -> m.DataPrint:
         """Return the fingerprint of the data. Data that can only be iterated over has no hashes of items."""
         return m.DataPrint()
+
+    def shared_out(self, share: Share) -> bool:  # noqa: ARG002 - the signature of those that can
+        """Read a rank's share only, from the next epoch on. Return False if these data cannot be shared out so."""
+        return False
+
+    def is_elsewhere(self, number: int) -> bool:
+        """Return whether another rank reads batch `number`, from 0, of an epoch."""
+        batches, share = self.batches or 0, self.share_of
+        return share is not ALL and number < batches and not share.takes(number, batches)
 
     def load_state(self, state: Any) -> None:  # noqa: B027 - most feeds have no state
         """Restore what `state` returned. The next call must be `epoch`."""
@@ -138,11 +150,19 @@ class TensorFeed(Feed):
         self._samples = lengths.pop()
         self.batches = -(-self._samples // batch_size)
 
-    def epoch(self, epoch: int, start: int) -> Iterator[tuple[torch.Tensor, ...]]:
+    def shared_out(self, share: Share) -> bool:
+        """Read a rank's share only."""
+        self.share_of = share
+        return True
+
+    def epoch(self, epoch: int, start: int) -> Iterator[Any]:
         """Yield tuples of slices, batch dimension first."""
         order = self._order(epoch)
         size = self._batch_size
         for first in range(start * size, self._samples, size):
+            if self.is_elsewhere(first // size):
+                yield ELSEWHERE
+                continue
             rows = slice(first, first + size) if order is None else order[first : first + size]
             if self._selects and isinstance(rows, torch.Tensor):
                 yield tuple([tensor.index_select(0, rows) for tensor in self._tensors])

@@ -18,7 +18,6 @@ from weakref import ref
 
 from torch.utils.data import DataLoader
 
-from tolariad.core import messages as m
 from tolariad.trainer.data import findings
 from tolariad.trainer.data.carriers import iterator_seed
 from tolariad.trainer.data.digest import digest_of
@@ -31,6 +30,7 @@ from tolariad.trainer.data.order import DrawnSoFar
 from tolariad.trainer.data.own_state import OF_DATA, OF_ORDER, Moved, OwnState, is_shared
 from tolariad.trainer.data.past import PastEpoch, draw_again
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_host, seeds_of
+from tolariad.trainer.data.share import ELSEWHERE
 from tolariad.trainer.data.sources import RebuiltSource, Source, SwappedSource
 from tolariad.trainer.data.walk import Place
 from tolariad.trainer.data.workers import warm_up
@@ -252,6 +252,10 @@ class IteratedFeed(Feed):
         seed, is_rebuilt = seeds_of(self._rng_seed, "batch", epoch), self._is_rebuilt
         try:
             while True:
+                if self.is_elsewhere(self._taken):
+                    self._taken += 1
+                    yield ELSEWHERE
+                    continue
                 with preserved_host_rng(), self._in_place():
                     if not is_rebuilt:
                         seed_host(seed(self._taken + 1))
@@ -393,7 +397,3 @@ class IteratedFeed(Feed):
         """Let each worker load so many batches ahead, from the next epoch on. None: as many as the loader says."""
         for source in self._sources:
             source.load_ahead(batches)
-
-    def fingerprint(self) -> m.DataPrint:
-        """Return the fingerprint of the data set that the loader reads by index."""
-        return m.DataPrint()

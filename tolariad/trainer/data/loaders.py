@@ -21,6 +21,7 @@ from tolariad.trainer.data.fingerprint import of_dataset
 from tolariad.trainer.data.iterated import IteratedFeed
 from tolariad.trainer.data.order import DrawnSoFar, Fetching, drawn_whole
 from tolariad.trainer.data.randomness import derived_seed, preserved_host_rng, seed_host
+from tolariad.trainer.data.share import Share
 from tolariad.trainer.data.sources import RebuiltSource, Source, SwappedSource, is_stateful, overridden, reads_ahead
 from tolariad.trainer.data.walk import Place, walk
 from tolariad.trainer.errors import SetupRefused
@@ -35,6 +36,13 @@ class LoaderFeed(IteratedFeed):
 
     def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
         super().__init__(loader, rng_seed, [_source_of(loader, rng_seed)], Return.BY_INDEX)
+
+    def shared_out(self, share: Share) -> bool:
+        """Read a rank's share only: the sampler draws the whole order, and the items of others are not read."""
+        self.share_of = share
+        for source in self._sources:
+            source.share_out(share, self.batches or 0)
+        return self.batches is not None
 
     def rows(self, epoch: int, batch: int) -> list[Any] | None:
         """Return the indices of a batch. The sampler may hold an order of its own, so every epoch before is drawn."""

@@ -16,7 +16,7 @@ import zlib
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -33,6 +33,7 @@ from tolariad.trainer.data.carriers import (
 )
 from tolariad.trainer.data.leaves import can_be_written
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_host, seeds_of
+from tolariad.trainer.data.share import ALL, Share
 
 # The longest order that is stored whole, in indices.
 WHOLE_MAX: Final = 1 << 24
@@ -91,7 +92,12 @@ class Order:
         self._is_whole = False
         # The thread of the training, and whether another one has drawn.
         self._thread, self.is_in_thread = threading.get_ident(), False
+        self._share, self._batches = ALL, 0
         self._begin_anew(0)
+
+    def share_out(self, share: Share, batches: int) -> None:
+        """Hand on a rank's batches only. All are drawn: ranks have one order. `batches`: their number in an epoch."""
+        self._share, self._batches = share, batches
 
     def _begin_anew(self, epoch: int) -> None:
         self._epoch, self.drawn, self._items, self.digest, self.ended = epoch, 0, 0, 0, False
@@ -121,10 +127,10 @@ class Order:
     def __iter__(self) -> Iterator[Any]:
         pending, self._pending = self._pending, []
         running, self._running = self._running, None
-        for one in pending:
-            yield self._carried(one)
-        for one in self.draws() if running is None else running:
-            yield self._carried(one)
+        share, batches = self._share, self._batches
+        for one in chain(pending, self.draws() if running is None else running):
+            if share is ALL or share.takes(one.number - 1, batches):
+                yield self._carried(one)
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 

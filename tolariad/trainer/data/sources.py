@@ -31,6 +31,7 @@ from torch.utils.data import (
 from tolariad.trainer.data.carriers import Seeder
 from tolariad.trainer.data.order import Fetching, Order
 from tolariad.trainer.data.randomness import derived_seed
+from tolariad.trainer.data.share import ALL, Share
 from tolariad.trainer.data.workers import WorkerPlan, WorkerStart, require_sendable
 from tolariad.trainer.torch_private.choice import ONLY_PUBLIC
 from tolariad.trainer.torch_private.loaders import forget_iterator, iterator_of, set_prefetch
@@ -114,6 +115,7 @@ class Source:
         self._turn = 0
         # Whether an epoch has begun since workers were ended: without torch's private name that is all that is known.
         self._has_begun = False
+        self._share, self._batches = ALL, 0
         # Whether torch draws the workers' base seed from a generator of ours, and not from the loader's.
         self._has_own_base = True
 
@@ -125,12 +127,17 @@ class Source:
         """Let each worker load so many batches ahead, from the next epoch on. None: as many as the loader says."""
         self._ahead = batches
 
+    def share_out(self, share: Share, batches: int) -> None:
+        """Read the share of a rank only. `batches`: those of an epoch."""
+        self._share, self._batches = share, batches
+        self.order.share_out(share, batches)
+
     def go_on_after(self, batches: int) -> None:
         """Let the batches after so many ones come from the workers that they come from without an interruption.
 
         Workers that live on with other numbers end.
         """
-        turn = batches % (self.loader.num_workers or 1)
+        turn = self._share.before(batches, self._batches) % (self.loader.num_workers or 1)
         if turn != self._turn:
             self.end_workers()
         self._turn = turn
@@ -183,7 +190,8 @@ class Source:
     def begin(self, epoch: int) -> None:
         """Begin an epoch of the order."""
         self._has_begun = True
-        ahead = self.loader.num_workers * (self.loader.prefetch_factor or 2)
+        # What a loader takes ahead lies between batches of other ranks.
+        ahead = (self.loader.num_workers * (self.loader.prefetch_factor or 2) + 1) * self._share.ranks - 1
         in_workers = self.loader.num_workers > 0
         self.order.begin(epoch, self.indices, self.fetching, in_workers=in_workers, ahead=ahead)
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 import torch
 from blake3 import blake3
+from msgspec.structs import replace
 
 import tolariad
 from tolariad.core import messages as m
@@ -28,10 +29,14 @@ if TYPE_CHECKING:
 Grade = Literal["strict", "warn", "off"]
 
 
-def chosen_device(settings: Settings) -> torch.device:
-    """Return the configured device. Raises SetupRefused if the machine does not have it."""
+def chosen_device(settings: Settings, rank: int = 0, ranks: int = 1) -> torch.device:
+    """Return the configured device; each rank has one of its own. Raises SetupRefused if the machine has it not."""
+    if settings.device == "auto" and not torch.cuda.is_available():
+        return torch.device("cpu")
+    if ranks > 1 and settings.device in ("auto", "cuda"):
+        settings = replace(settings, device=f"cuda:{rank}")
     if settings.device == "auto":
-        return torch.device("cuda:0" if torch.cuda.is_available() else "cpu")
+        return torch.device("cuda:0")
     device = torch.device(settings.device)
     if device.type != "cuda":
         return device
@@ -52,17 +57,17 @@ def chosen_grade(settings: Settings, device: torch.device) -> Grade:
     return settings.determinism or ("strict" if device.type == "cpu" else "warn")
 
 
-def chosen_threads(settings: Settings, device: torch.device) -> int:
+def chosen_threads(settings: Settings, device: torch.device, ranks: int = 1) -> int:
     """Return the configured number of torch threads, else that of OMP_NUM_THREADS, which torch itself obeys.
 
-    Without either it is all cores for a CPU run, all but one for a GPU run.
+    Without either it is all cores for a CPU run, all but one for a GPU run. Ranks share them.
     """
     if settings.torch_threads:
         return settings.torch_threads
     cores, wanted = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
     if wanted.isdecimal() and 0 < int(wanted) <= cores:
         return int(wanted)
-    return cores if device.type == "cpu" else max(1, cores - 1)
+    return max(1, (cores if device.type == "cpu" else cores - 1) // ranks)
 
 
 def prepare(grade: Grade, threads: int, device: torch.device) -> None:

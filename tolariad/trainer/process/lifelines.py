@@ -44,10 +44,10 @@ def lock_run(run_dir: Path, each: Callable[[], None]) -> int:
     return descriptor
 
 
-def dump_stacks_on_request(run_dir: Path) -> None:
+def dump_stacks_on_request(run_dir: Path, suffix: str = "") -> None:
     """On the signal STACKS, write every thread's stack to `<run>/logs/trainer.stacks`, even during a hanging C call."""
     run_files.make_folder(run_dir, "logs")
-    descriptor = run_files.open_file(run_dir, "logs/trainer.stacks", os.O_WRONLY | os.O_CREAT)
+    descriptor = run_files.open_file(run_dir, f"logs/trainer{suffix}.stacks", os.O_WRONLY | os.O_CREAT)
     os.ftruncate(descriptor, 0)
     # It is open from now on: a signal handler must not open files.
     faulthandler.register(STACKS, file=descriptor, all_threads=True)

@@ -115,10 +115,10 @@ class PieceSaver(Saver):
 class RanksOfFollower:
     """What a trainer of another rank is made of."""
 
-    def __init__(self, group: Follower, give: Give) -> None:
+    def __init__(self, group: Follower, give: Give, stepper: type[StepperOfRanks] = StepperOfRanks) -> None:
         """`give`: sends the pieces of a checkpoint to rank 0, or why there are none."""
         self.group, self._give = group, give
-        self.stepper = partial(StepperOfRanks, group)
+        self.stepper = partial(stepper, group)
 
     def link(self, end: TrainerEnd) -> Link:
         """Make the parts over this end of the channel."""

@@ -97,10 +97,15 @@ class LeaderSaver(Saver):
 class RanksOfLeader:
     """What a trainer of rank 0 is made of."""
 
-    def __init__(self, group: Leader, pieces: Callable[[str, Callable[[], None]], Pieces]) -> None:
+    def __init__(
+        self,
+        group: Leader,
+        pieces: Callable[[str, Callable[[], None]], Pieces],
+        stepper: type[StepperOfRanks] = StepperOfRanks,
+    ) -> None:
         """`pieces` waits for those of a checkpoint, and calls the given function while it waits. It raises OSError."""
         self.group, self.pieces_of = group, pieces
-        self.stepper = partial(StepperOfRanks, group)
+        self.stepper = partial(stepper, group)
 
     def pieces(self, checkpoint: str, tick: Callable[[], None]) -> Pieces:
         """Return the pieces of the other ranks. Raises Abort."""

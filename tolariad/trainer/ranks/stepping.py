@@ -58,7 +58,7 @@ class StepperOfRanks(StepperOfUpdates):
             mine = block(count, place.ranks, place.rank) if self._setup.settings.parallel.exact else range(count)
             self._samples = sum(samples_of(batches[number]) for number in mine)
 
-    def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:
+    def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: float, what: str) -> torch.Tensor:
         """Run the backward pass of one micro-batch, timed if the step is."""
         run = partial(super().add_gradients, setup, loss, parts, what)
         if not self._clock.is_on or not loss.requires_grad:

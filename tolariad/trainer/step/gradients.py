@@ -141,7 +141,7 @@ def _backward(setup: Setup, batch: Any, parts: int, step: int) -> torch.Tensor:
     return add_gradients(setup, loss, parts, "the loss that loss(model, batch) returns")
 
 
-def add_gradients(setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:
+def add_gradients(setup: Setup, loss: torch.Tensor, parts: float, what: str) -> torch.Tensor:
     """Add the share of the loss of one micro-batch of `parts` to the gradients. Return it detached from the graph.
 
     Raises SetupRefused, which begins with `what`, if the loss has no graph.
@@ -150,7 +150,7 @@ def add_gradients(setup: Setup, loss: torch.Tensor, parts: int, what: str) -> to
     return _kept(loss, parts)
 
 
-def _kept(loss: torch.Tensor, parts: int) -> torch.Tensor:
+def _kept(loss: torch.Tensor, parts: float) -> torch.Tensor:
     """Return a loss without its graph, as it will still be after the next forward pass."""
     # A replayed CUDA graph writes each result to the same memory.
     return loss.detach() if parts == 1 or loss.is_cpu else loss.detach().clone()

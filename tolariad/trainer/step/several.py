@@ -67,7 +67,7 @@ class StepperOfUpdates(Stepper):
                 self._metrics.send()
             self._complete(found, measured, batches)
 
-    def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: int, what: str) -> torch.Tensor:
+    def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: float, what: str) -> torch.Tensor:
         """Run the backward pass of one micro-batch of a loop: as the function of this name."""
         return add_gradients(setup, loss, parts, what)
 

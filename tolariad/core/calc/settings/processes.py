@@ -28,11 +28,17 @@ class TrainerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Training by several processes of one machine, which are called ranks. A program under torchrun sets it itself."""
+    """Training by several processes of one machine, which are called ranks (docs/ranks.md).
+
+    A program under torchrun sets it itself.
+    """
 
     ranks: Annotated[
         units.Ranks,
-        Meta(description="processes that train together; a program under torchrun has those of torchrun"),
+        Meta(
+            description="processes that train together: `tolariad run` starts so many; a program under torchrun has "
+            "those of torchrun"
+        ),
     ] = 1
     strategy: Annotated[
         Literal["ddp"], Meta(description="`ddp`: every rank has the whole model, and gradients are averaged")

@@ -21,6 +21,7 @@ from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, OptimizerGroup, PartOptimizer
 from tolariad.core.calc.settings.processes import Parallel
 from tolariad.core.calc.settings.pruning import Prune, ShareFrom
+from tolariad.core.calc.settings.ranks import rank_problems
 from tolariad.core.calc.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.calc.settings.strategies import strategy_problems
 from tolariad.core.calc.settings.sums import exact_problems
@@ -30,11 +31,7 @@ from tolariad.core.calc.text.nearest import KEYS_ALIKE, nearest
 from tolariad.core.calc.text.phrases import counted
 
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
-WITHOUT_EFFECT: Final = (
-    "digest",
-    "prune.validation.fragmentation",
-    "telemetry.otlp_endpoint",
-)
+WITHOUT_EFFECT: Final = ("prune.validation.fragmentation",)
 
 # The arguments of each optimizer. torch would refuse others too, but only in the trainer, after the data is loaded.
 _ADAM: Final = frozenset({"weight_decay", "eps", "betas"})
@@ -70,6 +67,7 @@ def check(settings: Settings) -> list[Problem]:
         *_address_problems(settings.metrics.listen),
         *exact_problems(settings.parallel, settings.accumulate),
         *receiver_problems(settings.telemetry),
+        *rank_problems(settings),
         *(_no_stage(name) for name in settings.seeds.stage_weights if name not in _STAGES),
     ]
 

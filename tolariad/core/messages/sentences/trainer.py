@@ -46,17 +46,24 @@ def _raised(e: m.ExceptionRaised) -> str:
     return f"An exception ended the training loop after step {e.step}{because(last_line(e.traceback))}"
 
 
+def _hung(e: m.TrainerHung) -> str:
+    who = f"Rank {e.rank} of trainer {e.incarnation}" if e.rank else f"Trainer {e.incarnation}"
+    was = "was stopped by a signal" if e.activity == "stopped" else "was silent"
+    return f"{who} {was} for {e.silent_s:.3g} s, over its limit of {e.limit_s:.3g} s."
+
+
 def _next(restart_s: float) -> str:
     return f" The next one starts in {restart_s:.3g} s." if restart_s else " The next one starts at once."
 
 
 def _died(e: m.TrainerDied) -> str:
+    it = f"rank {e.rank}" if e.rank else "it"
     how = {
-        m.DeathReason.SIGNAL: f"{e.signal or 'a signal'} ended it",
-        m.DeathReason.EXCEPTION: last_line(e.output) or "an exception ended it",
-        m.DeathReason.EXIT: "it exited" if e.exit_code is None else f"it exited with code {e.exit_code}",
-        m.DeathReason.HANG: "it hung",
-        m.DeathReason.MEMORY: "it was out of memory",
+        m.DeathReason.SIGNAL: f"{e.signal or 'a signal'} ended {it}",
+        m.DeathReason.EXCEPTION: last_line(e.output) or f"an exception ended {it}",
+        m.DeathReason.EXIT: f"{it} exited" if e.exit_code is None else f"{it} exited with code {e.exit_code}",
+        m.DeathReason.HANG: f"{it} hung",
+        m.DeathReason.MEMORY: f"{it} was out of memory",
         m.DeathReason.KILLED: "the daemon ended it",
         m.DeathReason.WITH_DAEMON: "it ended with its daemon",
     }
@@ -81,7 +88,7 @@ SENTENCES: Final[Sentences] = {
     m.ExecutionContextRecorded: _built,
     m.SchedulingRecorded: _scheduled,
     m.SpareChanged: _spare,
-    m.TrainerHung: "Trainer {e.incarnation} was silent for {e.silent_s:.3g} s, over its limit of {e.limit_s:.3g} s.",
+    m.TrainerHung: _hung,
     m.ExceptionRaised: _raised,
     m.TrainerDied: _died,
     m.TrainerEnded: "Trainer {e.incarnation} ended after step {e.step}, as ordered.",

@@ -1,0 +1,82 @@
+"""A task for several ranks: its state differs by rank, it draws, and a rank fails where the environment says so.
+
+`GROUP_DEEDS` is a list such as `1 kill 5,0 raise 7`: rank 1 is killed after its step 5. Each is done once: it takes its
+file in the folder `GROUP_ONCE`.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, Dataset
+
+
+class Rows(Dataset):
+    """Rows that draw when they are read."""
+
+    def __len__(self):
+        return 52
+
+    def __getitem__(self, row):
+        return torch.randn(6, dtype=torch.float64), torch.tensor([row / 52.0], dtype=torch.float64)
+
+
+class GroupTask:
+    """Regression. 13 batches of 4: the last step of an epoch has fewer batches than ranks."""
+
+    def __init__(self):
+        self.deeds = [deed.split() for deed in filter(None, os.environ.get("GROUP_DEEDS", "").split(","))]
+
+    def model(self, cfg):
+        return nn.Sequential(
+            *(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 12), nn.Linear(12, 1))
+        ).double()
+
+    def train_data(self, cfg):
+        return DataLoader(Rows(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
+
+    def val_data(self, cfg):
+        return DataLoader(Rows(), 16)
+
+    def loss(self, model, batch):
+        return (model(batch[0]) - batch[1]).square().mean()
+
+    def evaluate(self, model, batch):
+        return {"loss": self.loss(model, batch)}
+
+    def on_step_end(self, model, step):
+        distributed = sys.modules.get("torch.distributed")
+        rank = distributed.get_rank() if distributed is not None and distributed.is_initialized() else 0
+        for number, (who, deed, at) in enumerate(self.deeds):
+            if (rank, step) == (int(who), int(at)) and took(number):
+                if deed == "raise":
+                    raise ZeroDivisionError(f"of rank {rank}")
+                os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[deed])
+
+
+class PlainTask(GroupTask):
+    """The same without what differs by rank: several ranks compute what one process does."""
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 1)).double()
+
+    def train_data(self, cfg):
+        generator = torch.Generator().manual_seed(1)
+        return tuple(torch.randn(52, width, generator=generator, dtype=torch.float64) for width in (6, 1))
+
+    def val_data(self, cfg):
+        return None
+
+
+def took(number):
+    """Return whether this deed is done now for the first time."""
+    try:
+        (Path(os.environ["GROUP_ONCE"]) / f"deed{number}").touch(exist_ok=False)
+    except FileExistsError:
+        return False
+    return True
