@@ -39,7 +39,7 @@ def network() -> nn.Module:
 
 
 def bits(model: nn.Module) -> dict[str, bytes]:
-    return {name: tensor.numpy().tobytes() for name, tensor in model.state_dict().items()}
+    return {name: tensor.cpu().numpy().tobytes() for name, tensor in model.state_dict().items()}
 
 
 def loaders(dataset: Dataset | None = None, batch: int = 12, *, validated: bool = True, workers: int = 0) -> tuple:

@@ -37,7 +37,7 @@ _TRAIN: Final = (
     f"loop of your own ({_PAGE})"
 )
 _WITHOUT_ROLLBACK: Final = (
-    f"{{}} train together, without rollbacks: these are not possible with several ranks yet. Findings are "
+    f"{{}}, without rollbacks: these are not possible with several ranks yet. Findings are "
     f"recorded, and steps that are not finite or spike are skipped on all ranks ({_PAGE})"
 )
 _ONE_STORE: Final = (
@@ -162,7 +162,7 @@ def for_ranks(settings: Settings, place: Place) -> Settings:
         parallel = Parallel(exact=True, leaves=leaves)
         settings = replace(settings, accumulate=leaves)
     if place.rank == 0 and settings.detect.rollback:
-        who = f"{place.ranks} ranks" if place.ranks > 1 else "One rank or several"
+        who = f"{place.ranks} ranks train together" if place.ranks > 1 else "The sums are exact"
         _log.warning(_WITHOUT_ROLLBACK.format(who))
     if place.rank == 0 and _meets_again_in_one_store():
         _log.warning(_ONE_STORE)

@@ -63,6 +63,10 @@ _ONE_PROCESS: Final = (
     "`torchrun --nproc-per-node {}` and calls Tolaria(...).run(...) with its model in DistributedDataParallel "
     "(docs/ranks.md). Else remove parallel"
 )
+_NO_EXACT_TASK: Final = (
+    "a task cannot have exact sums (parallel.exact) yet: a program with a loop of its own can, under torchrun or alone "
+    "(docs/exact-sums.md). Else remove parallel.exact and parallel.leaves"
+)
 _SHARED: Final = (
     "{} ranks share out the training data, which works for tensors and for data that are read by index with a length "
     "known. This data can only be iterated over (docs/ranks.md)"
@@ -80,10 +84,10 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     existing task to use instead of the one that the configuration names. `place`: the process among several that train.
     """
     settings = read_resolved(config)
-    rng_seed = _checked_seed(settings, place)
+    rng_seed = _checked_seed(settings, place, given)
     # The ranks of a daemon share data and machine; those of a program have done that themselves.
     mine = place if given is None else ALONE
-    device, grade = _prepared(settings, threads, mine)
+    device, grade = _prepared(settings, threads, mine, _own_device(given, place))
     forward = forward_context(settings, device)
     seed_everything(derived_seed(rng_seed, "task"))  # a task may draw while it is imported and created
     found = _found(given, settings)
@@ -94,7 +98,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     owners = [Owner(name, groups.optimizer) for name, groups in owned.items()]
     steps_per_epoch = _steps_per_epoch(train, settings)
     drawn_for = horizon(steps_per_epoch, settings)
-    late = reads_late(settings, device) and place.ranks == 1  # other ranks wait for these numbers
+    late = reads_late(settings, device) and place.ranks == 1 and not settings.parallel.exact  # others wait for them
     rates = controller_for(owned, settings, drawn_for, found.schedules)
     average = Average(model, settings.ema.decay) if settings.ema.decay is not None else None
     scaling = Scaling(device) if settings.precision == "fp16" else None  # other formats have the range of fp32
@@ -144,8 +148,17 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     return setup
 
 
-def _checked_seed(settings: Settings, place: Place) -> int:
+def _own_device(given: FoundTask | None, place: Place) -> torch.device | None:
+    """Return the device of the model that a program has given to a rank that is not 0: the settings have rank 0's."""
+    model = given.task.model(None) if given is not None and place.rank else None
+    first = next(model.parameters(), None) if isinstance(model, torch.nn.Module) else None
+    return first.device if first is not None else None
+
+
+def _checked_seed(settings: Settings, place: Place, given: FoundTask | None) -> int:
     """Return the run's seed, if the run is for this process. Raises SetupRefused."""
+    if settings.parallel.exact and given is None:
+        raise SetupRefused(_NO_EXACT_TASK)
     # With exact sums the number of ranks is that of each start.
     if settings.parallel.ranks != place.ranks and not settings.parallel.exact:
         raise SetupRefused(_ONE_PROCESS.format(settings.parallel.ranks, settings.parallel.ranks))
@@ -154,9 +167,14 @@ def _checked_seed(settings: Settings, place: Place) -> int:
     return settings.rng_seed
 
 
-def _prepared(settings: Settings, threads: int | None, place: Place) -> tuple[torch.device, determinism.Grade]:
-    """Set torch's switches and its number of threads. Return the device and the grade of determinism."""
-    device = determinism.chosen_device(settings, *place)
+def _prepared(
+    settings: Settings, threads: int | None, place: Place, own: torch.device | None
+) -> tuple[torch.device, determinism.Grade]:
+    """Set torch's switches and its number of threads. Return the device and the grade of determinism.
+
+    `own`: the device that the program has chosen for this rank.
+    """
+    device = own or determinism.chosen_device(settings, *place)
     grade = determinism.chosen_grade(settings, device)
     chosen_threads = settings.torch_threads or threads or determinism.chosen_threads(settings, device, place.ranks)
     determinism.prepare(grade, chosen_threads, device)

@@ -70,7 +70,7 @@ class Program:
             self.train(run, rank, model, sampler)
         parts = {name: one.hex() for name, one in bits(getattr(model, "module", model)).items()}
         moments = optimizer.state_dict()["state"].values()
-        parts["optimizer"] = "".join(one.numpy().tobytes().hex() for held in moments for one in held.values())
+        parts["optimizer"] = "".join(one.cpu().numpy().tobytes().hex() for held in moments for one in held.values())
         return {"phase": run.result.phase, "steps": run.result.steps, "bits": parts}
 
     def train(self, run: Any, rank: int, model: nn.Module, sampler: Any) -> None:

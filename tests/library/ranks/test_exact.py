@@ -18,7 +18,12 @@ from tests.library.ranks.groups import BATCH, Program, start
 from tests.library.small import data
 from tests.recorded import events_of, of, sound
 from tests.waiting import wait_for
+from tolariad import Tolaria
 from tolariad.core import messages as m
+from tolariad.core.calc.settings.reading import read_settings
+from tolariad.core.calc.settings.rules import resolved_json
+from tolariad.trainer.build import build
+from tolariad.trainer.errors import SetupRefused
 
 LEAVES = 6
 EXACT = {"parallel": {"exact": True, "leaves": LEAVES}}
@@ -203,3 +208,12 @@ def test_what_a_model_or_a_loop_may_not_have_is_named(tmp_path, sick, says):
     assert all(one is None or "error" in one for one in found), found
     assert any(one is not None and says in one["error"] for one in found), found
     assert not of(events_of(tmp_path / "run"), m.StepCompleted)
+
+
+def test_a_task_and_train_are_refused_by_name(tmp_path):
+    """A task of a daemon is built without a program; `train` makes its own forward pass."""
+    config = resolved_json(read_settings({"task": "digits", "rng_seed": 1, **EXACT}))
+    with pytest.raises(SetupRefused, match="a task cannot have exact sums"):
+        build(config)
+    with pytest.raises(SetupRefused, match=r"train\(\) cannot have exact sums"):
+        Tolaria({"tolaria": EXACT}, run_dir=tmp_path / "run").train(nn.Linear(2, 2), (), None, 1)
