@@ -30,9 +30,7 @@ from tolariad.core.calc.text.nearest import KEYS_ALIKE, nearest
 from tolariad.core.calc.text.phrases import counted
 
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
-WITHOUT_EFFECT: Final = (
-    "prune.validation.fragmentation",
-)
+WITHOUT_EFFECT: Final = ("prune.validation.fragmentation",)
 
 # The arguments of each optimizer. torch would refuse others too, but only in the trainer, after the data is loaded.
 _ADAM: Final = frozenset({"weight_decay", "eps", "betas"})
