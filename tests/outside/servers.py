@@ -35,8 +35,14 @@ def redis_server(folder: Path, *options: str) -> Iterator[str]:
     path = folder / "redis.sock"
     command = (outside("redis-server"), "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder))
     with _running(folder, *command, *options):
-        wait_for(path.exists, "the server's socket")
+        wait_for(lambda: _listens(path), "the server's socket")
         yield f"unix://{path}"
+
+
+def _listens(path: Path) -> bool:
+    """Return whether somebody takes connections: a socket has its name before that."""
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 @contextmanager
