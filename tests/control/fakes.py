@@ -13,7 +13,7 @@ import uvloop
 
 import journal
 from tolariad.control.connection import ServerLimits
-from tolariad.control.methods import Change
+from tolariad.control.methods import Change, ReloadRefused
 from tolariad.control.peer import Operators, operators
 from tolariad.control.place import bind
 from tolariad.control.pruning import prune_table
@@ -38,6 +38,7 @@ class Recorder:
         self.state = RunState()
         self.mono = 1_000_000_000
         self.hold_answers = False
+        self.wrong_configuration = ""
         self._listeners: list[Callable[[Change], None]] = []
         self.histograms = BudgetHistograms()
         self.journal = journal.Journal.open(folder, **journal_options)
@@ -117,6 +118,11 @@ class Recorder:
 
     def budgets(self) -> BudgetTable:
         return budget_table(self.state, self.histograms.by_budget, mono_ns=self.mono, since="just now")
+
+    async def reload(self) -> tuple[str, ...]:
+        if self.wrong_configuration:
+            raise ReloadRefused(self.wrong_configuration)
+        return ("logging.level",)
 
     def submit(self, command: AnyCommand, actor: m.Actor, answer) -> None:
         self.take(m.CommandReceived(command=command, actor=actor), answer)

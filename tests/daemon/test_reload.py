@@ -1,4 +1,4 @@
-"""SIGHUP reloads the configuration: a reloadable change is recorded, then applied; any other changes nothing."""
+"""SIGHUP and `tolaria reload`: a reloadable change is recorded, then applied; any other changes nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.daemon.harness import of_type
+from tests.daemon.harness import CallFailed, of_type
 from tests.daemon.test_notify import Manager
 from tests.waiting import wait_for
 from tolariad.core import messages as m
@@ -69,6 +69,13 @@ def test_what_may_change_is_taken_over(start, run_dir, tmp_path, manager):
     file.write_text("tolaria: [")
     assert str(file) in reload("was not reloaded: ")
     assert len(of_type(run_dir, m.ConfigChanged)) == 1
+    # `tolaria reload` does the same, and has the answer.
+    with pytest.raises(CallFailed, match=re.escape(str(file))):
+        daemon.call("Reload")
+    write(level="warning", operators="[root, '@root']")
+    assert daemon.call("Reload") == {"changed": ["logging.level"]}
+    assert daemon.call("Reload") == {"changed": []}
+    assert len(of_type(run_dir, m.ConfigChanged)) == 2
     assert daemon.status()["phase"] == "running"
     daemon.send(signal.SIGTERM)
     assert daemon.wait() == 143, daemon.stderr

@@ -33,6 +33,7 @@ COMMANDS: Final = {
     "report": "tolariad.cli.report:report",
     "metrics": "tolariad.cli.metrics:metrics",
     "plot": "tolariad.cli.plot:plot",
+    "reload": "tolariad.cli.reloading:reload",
     "follow": "tolariad.cli.following:follow",
     "checkpoints": "tolariad.cli.checkpoints:checkpoints",
     "export-weights": "tolariad.cli.exporting:export_weights",

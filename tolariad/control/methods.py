@@ -22,7 +22,7 @@ from tolariad.control.history import History
 from tolariad.control.order_methods import METHODS, described, read_order
 from tolariad.control.outcome import ended_with_daemon, outcome_of
 from tolariad.control.peer import Operators, Rate
-from tolariad.control.replies import Outcome, Recorded, RunStatus
+from tolariad.control.replies import Outcome, Recorded, Reloaded, RunStatus
 from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
 from tolariad.control.wire import INTERFACE, SERVICE, Call, own_error, read_parameters, service_error
 from tolariad.core import messages as m
@@ -43,6 +43,10 @@ class Change(msgspec.Struct, frozen=True, gc=False):
     """Events that became durable, with ascending sequence numbers. One Change may hold several turns."""
 
     events: tuple[tuple[int, m.Event], ...]
+
+
+class ReloadRefused(Exception):
+    """The configuration was not read again, or changes what a live run cannot change. Nothing has changed."""
 
 
 class ControlPort(Protocol):
@@ -73,6 +77,9 @@ class ControlPort(Protocol):
 
     def submit(self, command: AnyCommand, actor: m.Actor, answer: Callable[[Answer], None]) -> None:
         """Submit an order to the kernel. `answer` is called once, on the loop, when the order is durable or refused."""
+
+    async def reload(self) -> tuple[str, ...]:
+        """Read the configuration again. Return the keys that have changed, all durable. Raises ReloadRefused."""
 
     def subscribe(self, listener: Callable[[Change], None]) -> Callable[[], None]:
         """Call `listener` with every durable event from now on, until the returned function is called.
@@ -129,6 +136,7 @@ class Methods:
             f"{INTERFACE}.LrShow": _shows("rates", port.rates),
             f"{INTERFACE}.SeedsList": _shows("seeds", port.seeds),
             f"{INTERFACE}.PruneStatus": _shows("pruning", port.pruning),
+            f"{INTERFACE}.Reload": self._reload,
             **dict.fromkeys(METHODS, self._change),
         }
 
@@ -215,11 +223,7 @@ class Methods:
 
     async def _change(self, call: Call, client: Connection) -> None:
         command = read_order(call)
-        if not self.operators.allow(client.peer):
-            raise service_error("PermissionDenied")
-        if not self._rate.take(client.peer.uid):
-            most = f"{self._limits.changes_per_s:g} orders a second"
-            raise own_error("Refused", f"user {client.peer.uid} gave more than {most}; wait a second and repeat")
+        self._permit(client)
         # Listen before the order is submitted, so that its end cannot be missed.
         known_seq = self._port.durable_seq
         changes: asyncio.Queue[Change] = asyncio.Queue()
@@ -233,6 +237,23 @@ class Methods:
                 await client.send(Recorded(seq, found or await self._ended(command, seq, changes)))
         finally:
             unsubscribe()
+
+    def _permit(self, client: Connection) -> None:
+        """Raise CallError unless the client is an operator, and gives no more orders than it may."""
+        if not self.operators.allow(client.peer):
+            raise service_error("PermissionDenied")
+        if not self._rate.take(client.peer.uid):
+            most = f"{self._limits.changes_per_s:g} orders a second"
+            raise own_error("Refused", f"user {client.peer.uid} gave more than {most}; wait a second and repeat")
+
+    async def _reload(self, call: Call, client: Connection) -> None:
+        read_parameters(call, _Nothing)
+        self._permit(client)
+        try:
+            changed = await self._port.reload()
+        except ReloadRefused as error:
+            raise own_error("Refused", str(error), self._port.status().phase) from error
+        await client.send(Reloaded(changed))
 
     async def _recorded(self, command: AnyCommand, actor: m.Actor) -> int:
         """Submit the order and wait for the kernel's answer. Raises CallError."""

@@ -332,6 +332,12 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     rollback: RollbackPlace | None = None
 
 
+class Reloaded(msgspec.Struct, frozen=True):
+    """The answer to `Reload`: the keys of the configuration that have changed, all durable and in force."""
+
+    changed: tuple[str, ...]
+
+
 class Recorded(msgspec.Struct, frozen=True):
     """The reply to an order: the number of its event, and the outcome once there is one."""
 

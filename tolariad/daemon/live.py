@@ -167,6 +167,7 @@ class Host:
             take_over=self._take_over,
         )
         self._policy.hear_reloads(reloader.read_again)
+        self._port.hear_reloads(reloader.reload)
 
     async def _serve(self, facts: tuple[m.Event, ...]) -> int:
         run = self._run

@@ -11,14 +11,14 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from journal import Journal
 from tolariad.channel import Page
-from tolariad.control.methods import Change
+from tolariad.control.methods import Change, ReloadRefused
 from tolariad.control.pruning import prune_table
 from tolariad.control.replies import ReceiverStatus, RunStatus, Server
 from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
@@ -151,6 +151,7 @@ class RunPort:
         self._served_by, self._pid = served_by, pid or os.getpid()
         self._spare_bytes = spare_bytes
         self._receivers = receivers
+        self._reload: Callable[[], Awaitable[tuple[str, ...]]] | None = None
         self.last_use_ns = time.monotonic_ns()
 
     @property
@@ -189,6 +190,18 @@ class RunPort:
         self.last_use_ns = time.monotonic_ns()
         histograms = self._histograms.by_budget
         return budget_table(self._kernel.durable, histograms, mono_ns=self.last_use_ns, since=self._since)
+
+    def hear_reloads(self, reload: Callable[[], Awaitable[tuple[str, ...]]]) -> None:
+        """Reload so from now on."""
+        self._reload = reload
+
+    async def reload(self) -> tuple[str, ...]:
+        """Read the configuration again. Raises ReloadRefused."""
+        if self._served_by == "library":
+            raise ReloadRefused("the program that trains gave the configuration: change it there, and start it again")
+        if self._reload is None:
+            raise ReloadRefused("the run is still starting: repeat it when the run trains")
+        return await self._reload()
 
     def view(self) -> RunStatus:
         """As `status`, for the daemon itself: it does not count as use by a client. Any thread may call this."""

@@ -1,4 +1,4 @@
-"""Reload on SIGHUP: read the configuration again, from the file given at the start.
+"""Reload on SIGHUP or `tolaria reload`: read the configuration again, from the file given at the start.
 
 Promises: a reload takes effect completely, and only after it is recorded. If a key cannot change in a running daemon,
 or the configuration is wrong, nothing changes. The log and the service manager's status say why.
@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from msgspec.structs import replace
 
 from tolariad import loop_files
+from tolariad.control.methods import ReloadRefused
 from tolariad.control.peer import UnknownOperator
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_IO
@@ -55,6 +57,7 @@ class Reloader:
         self._take_over = take_over
         self._task: asyncio.Task[None] | None = None
         self._is_wanted = False
+        self._one_at_a_time = asyncio.Lock()
 
     def read_again(self) -> None:
         """Start a reload. If one is in progress, another one follows it. READY=1 tells the manager of each end."""
@@ -65,26 +68,46 @@ class Reloader:
     async def _reload_while_wanted(self) -> None:
         while self._is_wanted:
             self._is_wanted = False
-            self._notifier.reloading()
-            level = logging.ERROR
-            try:
-                what, level = f"the configuration was reloaded: {await self._reload()}", logging.INFO
-            except (StartRefused, UnknownOperator, OSError) as error:
-                what = f"the configuration was not reloaded: {error}"
-            except Exception as error:  # noqa: BLE001 - the manager must learn of the end of every reload
-                _log.exception("The reload failed")
-                what = f"the configuration was not reloaded: {error!r}; this is a defect, please report it with the log"
-            _log.log(level, "%s", what)
-            self._notifier.status(what)
-            self._notifier.ready()
+            with suppress(ReloadRefused):  # it is logged
+                await self.reload()
 
-    async def _reload(self) -> str:
-        """Reload once, and return the keys that have changed, as text. Raises if nothing was reloaded."""
+    async def reload(self) -> tuple[str, ...]:
+        """Reload now, or after the one in progress. Return the keys that have changed. Raises ReloadRefused.
+
+        A client that is gone does not end a reload: the manager must learn of its end.
+        """
+        return await asyncio.shield(asyncio.ensure_future(self._reload_and_tell()))
+
+    async def _reload_and_tell(self) -> tuple[str, ...]:
+        async with self._one_at_a_time:
+            self._notifier.reloading()
+            try:
+                keys = await self._reload()
+            except (StartRefused, UnknownOperator, OSError) as error:
+                raise self._refused(str(error)) from error
+            except Exception as error:
+                _log.exception("The reload failed")
+                raise self._refused(f"{error!r}; this is a defect, please report it with the log") from error
+            self._tell(logging.INFO, f"the configuration was reloaded: {', '.join(keys) or 'nothing has changed'}")
+            return keys
+
+    def _refused(self, why: str) -> ReloadRefused:
+        what = f"the configuration was not reloaded: {why}"
+        self._tell(logging.ERROR, what)
+        return ReloadRefused(what)
+
+    def _tell(self, level: int, what: str) -> None:
+        _log.log(level, "%s", what)
+        self._notifier.status(what)
+        self._notifier.ready()
+
+    async def _reload(self) -> tuple[str, ...]:
+        """Reload once, and return the keys that have changed. Raises if nothing was reloaded."""
         # In a thread: the file's disk may hang, and parsing a long file takes a second.
         resolved = await loop_files.in_thread(self._read)
         change = changes.at_reload(self._kernel.durable.run.config, resolved, self._request)
         if change is None:
-            return "nothing has changed"
+            return ()
         if self._kernel.failure is not None:
             raise StartRefused(EXIT_IO, self._kernel.failure)
         loop = asyncio.get_running_loop()
@@ -103,7 +126,7 @@ class Reloader:
             await loop_files.in_thread(write_configuration, self._request, self._run.run_dir, resolved)
         except OSError as error:
             _log.error("The reload is in force, but its copy in the run's folder was not written: %s", error)
-        return ", ".join(change.keys)
+        return change.keys
 
     def _read(self) -> Resolved:
         file = self._request.config
