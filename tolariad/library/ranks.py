@@ -35,9 +35,9 @@ _TRAIN: Final = (
     f"{{}} ranks train together, and train() makes its forward pass without DistributedDataParallel. Call run() with a "
     f"loop of your own ({_PAGE})"
 )
-_WITHOUT_ROLLBACK: Final = (
-    f"{{}} ranks train together, without rollbacks: these are not possible with several ranks yet. Findings are "
-    f"recorded, and steps that are not finite or spike are skipped on all ranks ({_PAGE})"
+_WITHOUT_SNAPSHOTS: Final = (
+    f"{{}} ranks train together, without snapshots in memory: a rollback of all ranks goes back to a checkpoint, "
+    f"and changes are not tried before they act ({_PAGE})"
 )
 _ONE_STORE: Final = (
     "torchrun will start these processes again after a failure, and lets them meet in the store of the start before: "
@@ -133,8 +133,8 @@ def for_ranks(settings: Settings, place: Place) -> Settings:
         )
     if found := [name for _, name in ranks.refused_for_ranks(settings)]:
         raise SetupRefused(f"several ranks cannot do this yet: {', '.join(found)}. Remove it ({_PAGE})")
-    if place.rank == 0 and settings.detect.rollback:
-        _log.warning(_WITHOUT_ROLLBACK.format(place.ranks))
+    if place.rank == 0 and settings.rollback.fast_path_enabled:
+        _log.info(_WITHOUT_SNAPSHOTS.format(place.ranks))
     if place.rank == 0 and _meets_again_in_one_store():
         _log.warning(_ONE_STORE)
     return replace(ranks.for_ranks(settings), parallel=Parallel(ranks=place.ranks))
