@@ -32,7 +32,7 @@ help:
 	@echo "make gpu-wheels  fetch the packages that make gpu needs beside torch, to travel with this folder"
 	@echo "make bench    prices of the hot paths, printed"
 	@echo "make dist     build the wheel and the sdist in dist/"
-	@echo "make docs     write the generated pages under docs/ again"
+	@echo "make docs     write the generated pages and pictures under docs/ again"
 	@echo "make proto    generate the code of the messages below proto/ again"
 	@echo "make clean    remove caches, environments and wheels; runs/ is yours and stays"
 
@@ -59,7 +59,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed-run
 
 # What tests against other programs read with. One that cannot be installed here is skipped by name.
 $(VENV)/.installed-outside: $(VENV)/.installed-dev
-	-$(INSTALL) --no-build-isolation --editable ".[bus,oracle]"
+	-$(INSTALL) --no-build-isolation --editable ".[bus,oracle,otel]"
 	@touch $@
 
 # The stores to measure against. One that cannot be installed here is skipped in the tables, with its reason.
@@ -113,6 +113,7 @@ gpu-wheels:
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.house.pages
+	$(BIN)/python -m tests.house.pictures
 
 proto: $(VENV)/.installed-dev
 	$(BIN)/python -m tests.house.protos

@@ -95,12 +95,14 @@ class Gathering:
         if self.lost:
             return
         try:
-            for event in events:
-                row = self._row(event)
-                if row is None:
-                    continue
-                if len(row) != len(self._columns):
-                    row = self._fitted(row)
+            rows = [row for event in events if (row := self._row(event)) is not None]
+            if len(rows) > 1 and {*map(len, rows)} == {len(self._columns)}:
+                # A frame of many steps, as a reader meets them: column by column takes a third of the time.
+                for column, values in zip(self._columns, zip(*rows, strict=True), strict=True):
+                    column.extend(values)
+                return
+            for one in rows:
+                row = one if len(one) == len(self._columns) else self._fitted(one)
                 for column, value in zip(self._columns, row, strict=True):
                     column.append(value)
         except Exception as error:  # noqa: BLE001 -- the caller's function may raise anything

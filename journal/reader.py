@@ -22,7 +22,17 @@ from journal.files import OS_FILES, Files
 from journal.format import EVENTS, FrameKind
 from journal.frame import Flaw, Frame
 from journal.locate import Target, last_frame_start, start_near
-from journal.records import Capture, JournalEntry, Mark, captures_back, end_after, entries_of, entry_of, records_of
+from journal.records import (
+    Capture,
+    JournalEntry,
+    Mark,
+    captures_back,
+    end_after,
+    entries_of,
+    entry_of,
+    others_of,
+    records_of,
+)
 from journal.scan import check_link, declares_void, refusal, settle
 from journal.segment import SegmentView, Tail, Walk, list_segments
 from journal.tail import Decision
@@ -112,6 +122,20 @@ class Reader:
                     break
             else:
                 return
+
+    def without(self, is_usual: Callable[[bytes], bool]) -> Iterator[tuple[int, JournalEntry]]:
+        """Yield the entries from the cursor on that are not usual, each with the number of usual ones before it.
+
+        `is_usual` is asked about the first 32 bytes of an event. Nearly all events of a run are steps, which begin with
+        the same bytes: so a whole frame of them costs one question. Do not move the cursor meanwhile.
+        """
+        usual = 0
+        for view, frame in self._frames():
+            if frame.header.kind == EVENTS and frame.header.last_seq > self._after_seq:
+                passed, others = others_of(view, frame, self._after_seq, is_usual)
+                yield from ((usual + before, entry) for before, entry in others)
+                usual += passed
+                self._after_seq = frame.header.last_seq
 
     def records(self, after_seq: int = 0) -> Iterator[JournalEntry | Mark]:
         """Yield every entry after `after_seq` and every mark of a state at or after it, in order. Moves the cursor."""

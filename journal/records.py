@@ -8,7 +8,8 @@ at the segment's head is left. The fold that follows reports the damage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 import msgspec
 
@@ -18,6 +19,8 @@ from journal.frame import Flaw, Frame, decode_events
 from journal.locate import Target, start_near
 from journal.scan import judge, refusal
 from journal.segment import SegmentView, Tail, Walk
+
+_HEAD_BYTES: Final = 32  # of an event, by which it is passed over or not
 
 
 class JournalEntry(msgspec.Struct, frozen=True, gc=False):
@@ -83,6 +86,29 @@ def entries_of(view: SegmentView, frame: Frame, after_seq: int) -> list[JournalE
         JournalEntry(seq, wall_ns, epoch, step, event)
         for seq, event in enumerate(events[skipped:], start=first + skipped)
     ]
+
+
+def others_of(
+    view: SegmentView, frame: Frame, after_seq: int, is_usual: Callable[[bytes], bool]
+) -> tuple[int, list[tuple[int, JournalEntry]]]:
+    """Return how many events after `after_seq` are usual, and the others, each with the number of usual ones before.
+
+    `is_usual` is asked about the first bytes of an event. Raises JournalDamaged if the body does not match.
+    """
+    header = frame.header
+    skipped = max(0, after_seq + 1 - header.first_seq)
+    events = events_of(view, frame)[skipped:]
+    # Usual events begin alike: a frame of them costs one question.
+    others = {head for head in {bytes(event)[:_HEAD_BYTES] for event in events} if not is_usual(head)}
+    if not others:
+        return len(events), []
+    found = [
+        (place, JournalEntry(header.first_seq + skipped + place, header.wall_ns, header.epoch, header.step, event))
+        for place, event in enumerate(events)
+        if bytes(event)[:_HEAD_BYTES] in others
+    ]
+    # Of the events before the n-th other one, n are no usual ones.
+    return len(events) - len(found), [(place - number, entry) for number, (place, entry) in enumerate(found)]
 
 
 def records_of(view: SegmentView, frame: Frame, after_seq: int) -> Sequence[JournalEntry | Mark]:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 import yaml
 
+from tolariad.core.calc.bounds import shown
 from tolariad.core.calc.settings.copies import SnapshotEvery
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.processes import TrainerSettings
@@ -24,6 +25,8 @@ from tolariad.core.calc.settings.reading import ConfigError, Problem, known_keys
 from tolariad.core.calc.settings.rules import check, with_implied_warmup
 from tolariad.core.calc.settings.task_defaults import LIGHTNING, defaults_of, layer
 from tolariad.core.calc.settings.values import Positive
+from tolariad.core.calc.text.nearest import nearest
+from tolariad.core.messages.vocabulary import EVENT_TYPES
 
 CONFIG_BYTES_MAX: Final = 1 << 17
 # The largest file without aliases has fewer values. With aliases, a few hundred bytes can expand to billions of values.
@@ -66,10 +69,20 @@ def load(
     section = explicit.get("learning_rate")
     if not isinstance(section, Mapping) or "warmup_epochs" not in section:
         settings = with_implied_warmup(settings)
-    problems = [msgspec.structs.replace(p, where=places.get(p.path)) for p in check(settings)]
+    problems = [
+        msgspec.structs.replace(p, where=places.get(p.path)) for p in (*check(settings), *_event_problems(settings))
+    ]
     if problems:
         raise ConfigError(problems)
     return settings
+
+
+def _event_problems(settings: Settings) -> Iterator[Problem]:
+    """Yield a problem for each event to notify of that does not exist."""
+    for name in settings.notify.events:
+        if name not in EVENT_TYPES:
+            what = f"no event has the name {shown(name)}; docs/events.md and `tolaria events` have the names"
+            yield Problem(path="notify.events", what=what, nearest=nearest(name, EVENT_TYPES))
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:

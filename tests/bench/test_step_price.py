@@ -116,14 +116,16 @@ def test_the_price_of_a_recorded_step_is_printed(scenario, run_folder, seed):
     assert all(one["tolariad"]["steps"] == scenario.steps for one in rounds)
 
 
-def measured(scenario: Scenario, folder: Path, loops: list[str], seed: int) -> list[price_table.Round]:
-    """Run the scenario; its rounds without the first, in which everything is cold."""
+def measured(
+    scenario: Scenario, folder: Path, loops: list[str], seed: int, *more: str, pairs: int = PAIRS
+) -> list[price_table.Round]:
+    """Run the scenario; its rounds without the first, in which everything is cold. `more`: further settings."""
     trainer = [*(sys.executable, "-m", "tests.bench.price_trainer"), *("--run", str(folder))]
     daemon = DaemonProcess(
         folder,
         task="tests.bench.price_task:PriceTask",
-        epochs=PAIRS + 1,
-        sets=[f"{key}={value}" for key, value in options(scenario).items()],
+        epochs=pairs + 1,
+        sets=[*(f"{key}={value}" for key, value in options(scenario).items()), *more],
         trainer_command=[*trainer, "--config-json", str(folder / "config.resolved.json")],
         environ={"PRICE_LOOPS": ",".join(loops), "PRICE_SEED": str(seed)},
     )

@@ -165,9 +165,10 @@ def test_the_verdict_of_two_re_executions(second, expected, same_machine, verdic
 
 
 def test_the_copy_reaches_nothing_outside():
-    """No webhook, no bus, no collector, no port."""
+    """No follower, no notification, no bus, no collector, no port."""
     assert {one.partition("=")[0] for one in OUTSIDE} >= {
-        *("notify.webhook", "telemetry.bus_url", "telemetry.otlp_endpoint", "metrics.listen")
+        *("follow", "notify.command", "notify.webhook"),
+        *("telemetry.bus_url", "telemetry.otlp_endpoint", "metrics.listen"),
     }
 
 
@@ -179,3 +180,36 @@ def test_a_step_names_its_rows(given, run):
     found = said.json["rows"]
     assert (len(set(found["rows"])), found["is_verified"]) == (64, True)
     assert all(text.startswith("a ") for text in found["described"])
+
+
+def _digested(events, step, **values):
+    """Return the events, with the digests of a step added to them."""
+    at = next(n for n, one in enumerate(events) if isinstance(one, m.StepCompleted) and one.step == step)
+    made = next(one for one in events if isinstance(one, m.ParametersDigested) and one.step == 23)
+    return [*events[: at + 1], msgspec.structs.replace(made, step=step, checkpoint="", **values), *events[at + 1 :]]
+
+
+def test_the_digests_of_the_last_step_are_part_of_the_copy(run, tmp_path):
+    """They are recorded after the step itself, and before the next one."""
+    shutil.copytree(run / "checkpoints", tmp_path / "checkpoints", symlinks=True)
+    write(tmp_path / "journal", _digested(events_of(run), 30), segment_bytes=1 << 20)
+    with Reader(tmp_path / "journal") as reader:
+        plans = [plan_for(reader, tmp_path, step) for step in (29, 30, 31)]
+
+    kinds = [[msgspec.msgpack.decode(one)["type"] for one in plan.more] for plan in plans]
+    assert ["ParametersDigested" in each for each in kinds] == [False, True, False]
+
+
+@pytest.mark.torture
+def test_a_tensor_that_the_run_had_otherwise_is_named_although_no_loss_shows_it(given, run, tmp_path):
+    """The journal has digests of step 30 that are not those of the steps made again: the same both times."""
+    other = tmp_path / "other"
+    shutil.copytree(run / "checkpoints", other / "checkpoints", symlinks=True)
+    write(other / "journal", _digested(events_of(run), 30), segment_bytes=1 << 20)
+    said = given("reexecute", other, "--from", "24", "--to", "30", "--json")
+
+    assert said.code == 1, said.err
+    assert (said.json["verdict"], said.json["compared"]) == ("transient", 7)
+    found = said.json["first_difference"]
+    assert (found["step"], found["count"]) == (30, 1)
+    assert found["field"].startswith("digest of ")

@@ -118,6 +118,19 @@ def test_progress_rewrites_one_line_on_a_terminal(recorder, monkeypatch):
         assert ("━" in rows[3], "lr " in rows[3]) == (columns == 120, columns == 120)
 
 
+def test_the_speed_stays_longer_than_the_loss_of_the_validation(recorder):
+    """Epoch, step, loss, accuracy, speed and time left are what a person looks for first."""
+    recorder.step()
+    status = {**msgspec.to_builtins(recorder.status()), "steps_per_s": 41.8, "eta_s": 8.0, "accuracy": 0.98}
+    status["metrics"] = {"loss": 0.25, "accuracy": 0.98}
+    whole = status_row(status)
+    rows = [status_row(status, columns) for columns in range(len(whole), 20, -1)]
+
+    assert "val_loss 0.25" in whole
+    assert any("41.8 steps/s" in row and "val_loss" not in row for row in rows)
+    assert not any("val_loss" in row and "41.8 steps/s" not in row for row in rows)
+
+
 def test_the_start_is_named_by_its_phases(recorder):
     """Until there is an epoch, nothing else is shown; later the place, but no figures of before."""
     status = msgspec.to_builtins(recorder.status())

@@ -185,8 +185,8 @@ class Recorder:
             )
         )
 
-    def step(self, *, loss: float = 0.5) -> None:
-        """Record one more step, ten in an epoch, with the events around it."""
+    def step(self, *, loss: float = 0.5, metrics: dict[str, float] | None = None) -> None:
+        """Record one more step, ten in an epoch, with the events around it. `metrics`: of a validation after it."""
         n = self.state.progress.step + 1
         epoch, batch = (n - 1) // 10 + 1, (n - 1) % 10 + 1
         if batch == 1:
@@ -194,7 +194,7 @@ class Recorder:
         self.report(m.StepReport(step=n, epoch=epoch, batch=batch, loss=loss, grad_norm=1.0, lr=0.003, rates=1))
         if batch == 10:
             self.report(m.Told(event=m.ValidationBegun(epoch=epoch, step=n)))
-            metrics = {"loss": 0.4, "accuracy": 0.9 + epoch / 100}
+            metrics = metrics or {"loss": 0.4, "accuracy": 0.9 + epoch / 100}
             self.report(m.ValidationReport(epoch=epoch, step=n, metrics=metrics, samples=100, seconds=0.1))
             self.report(m.EpochReport(epoch=epoch, step=n))
             if self.state.checkpoints.open:

@@ -23,7 +23,8 @@ _HEAD = f"""\
 A run tells other subsystems of its state, and takes their commands, in messages of protobuf. The sources are in
 `proto/tolariad/leyline/v1/`, the protobuf package is `esper.leyline.v1`. After each epoch a run sends a
 SystemStatePacket to its strategy, and obeys AdaptationCommands. The analysis of a checkpoint for pruning is asked for
-by a StructuralPruningRequest and answered by a StructuralPruningResponse. Nothing sends or reads the others yet. In
+by a StructuralPruningRequest and answered by a StructuralPruningResponse. On the bus a run sends EventEnvelopes with
+TelemetryPackets and EmergencySignals (telemetry.md). Nothing sends or reads the others yet. In
 Python:
 
 ```python

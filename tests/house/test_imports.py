@@ -48,8 +48,8 @@ ROOMS: dict[str, tuple[set[str], set[str]]] = {
         {"torch", "numpy", "blake3", "xxhash"},
     ),
     "telemetry": (
-        {"core", "guards", "leyline"},
-        {"structlog", "redis", "opentelemetry", "pynvml"},
+        {"core", "guards", "leyline", "loop_files"},
+        {"structlog", "google.protobuf", "redis", "opentelemetry", "pynvml"},
     ),
     "control": ({"core", "journal", "storage", "loop_files"}, set()),
     "followers": ({"core", "journal", "forensics"}, {"google_crc32c", "mlflow", "wandb"}),

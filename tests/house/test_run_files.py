@@ -35,6 +35,7 @@ ALLOWED: dict[str, str] = {
     "tolariad/config.py": _USERS,
     "tolariad/rate_functions.py": _USERS,
     "tolariad/daemon/settings.py::given_text": _USERS,
+    "tolariad/daemon/secret.py::read_secret": _USERS,
     "tolariad/strategy/finding.py": _USERS,
     "tolariad/trainer/tasks/task.py": _USERS,
     "tolariad/trainer/seeds/registry.py::source_of": _USERS,

@@ -82,6 +82,24 @@ def test_a_reader_left_in_the_middle_of_a_batch_goes_on_there(long_journal):
         assert [entry.seq for entry in reader] == list(range(301, labels[-1][0] + 1))
 
 
+@pytest.mark.parametrize("begin_at", [1, 2, 777, 10_000])
+def test_what_is_not_usual_is_found_with_the_number_of_usual_events_before_it(long_journal, begin_at):
+    """In frames of which no event, some or all are usual, and from the middle of a batch on."""
+    images, _ = long_journal
+    with Reader(FOLDER, files=MemoryFiles(images)) as reader:
+        every = list(reader)
+    for is_usual in (lambda head: crc32c(head) % 5 > 0, lambda _: True, lambda _: False):
+        with Reader(FOLDER, files=MemoryFiles(images)) as reader:
+            found = list(reader.seek(seq=begin_at).without(is_usual))
+        expected, usual = [], 0
+        for one in every[begin_at - 1 :]:
+            if is_usual(bytes(one.event)[:32]):
+                usual += 1
+            else:
+                expected.append((usual, one))
+        assert found == expected
+
+
 def test_the_last_entries_are_the_last_entries(long_journal):
     """`tail` works for any length, also beyond the journal's, and the cursor is at the end."""
     images, labels = long_journal

@@ -60,6 +60,7 @@ NOT_MADE = {
     "TrainerUnkillable": "a process that SIGKILL does not end hangs inside the system's kernel",
     "StrategyAnswerVoided": "an answer is void only if it crosses with its deadline, or with a rollback",
     "SpareChanged": "the kept journals are of runs that had no spare; the next `make_real` takes this line out",
+    "ParametersDigested": "the kept journals are of versions before it; the next `make_real` takes this line out",
     "TelemetryDropped": "the queue whose losses it counted is gone until there is a bus",
 }
 

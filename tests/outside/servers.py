@@ -30,11 +30,11 @@ def _running(folder: Path, *command: str) -> Iterator[subprocess.Popen[bytes]]:
 
 
 @contextmanager
-def redis_server(folder: Path) -> Iterator[str]:
+def redis_server(folder: Path, *options: str) -> Iterator[str]:
     """Run a Redis server that keeps nothing, and give its URL."""
     path = folder / "redis.sock"
     command = (outside("redis-server"), "--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder))
-    with _running(folder, *command):
+    with _running(folder, *command, *options):
         wait_for(path.exists, "the server's socket")
         yield f"unix://{path}"
 

@@ -105,6 +105,11 @@ class FakeDaemon:
             validations={v.epoch: v.metrics for v in self.validations.values()},
             skips=tuple(m.StepSkipped.of(s) for s in self.skips if (s.epoch, s.batch) > position),
             orders=self.script_orders,
+            digests=tuple(
+                m.ScriptDigest(one.step, one.method, one.tensors)
+                for one in self.of(m.ParametersDigestedReport)
+                if one.step > after and not one.checkpoint
+            ),
         )
         order = m.TrainFrom(
             checkpoint=ref,

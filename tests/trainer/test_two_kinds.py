@@ -37,6 +37,7 @@ class _Script(msgspec.Struct, frozen=True, kw_only=True):
     skips: tuple[m.StepSkipped, ...] = ()
     orders: tuple[_ScriptOrder, ...] = ()
     changes: tuple[m.ScriptChange, ...] = ()
+    digests: tuple[m.ScriptDigest, ...] = ()
 
 
 @pytest.fixture

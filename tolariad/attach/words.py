@@ -85,6 +85,7 @@ class Refused(Word, frozen=True, kw_only=True):
 class Opened(Word, frozen=True, kw_only=True):
     """The run as it stands, locked for this program. Nothing is recorded yet.
 
+    To another rank the descriptors of the group page and of the memory for exact sums come with it.
     `config`: complete, as text. `threads`: the number of torch's threads in the newest checkpoint. `state`: a capture.
     `store`: the port at which the ranks that a daemon has started meet; those have the rest from the daemon.
     """

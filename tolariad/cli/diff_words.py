@@ -57,6 +57,8 @@ def _place(first: Difference) -> str:
     match kind:
         case "StepCompleted":
             return f"step {at[1]}" + (f" of branch {at[0]}" if at[0] else "")
+        case "ParametersDigested":
+            return f"the state after step {at[1]}" + (f" of branch {at[0]}" if at[0] else "")
         case "StepSkipped":
             return f"the skipped batch {at[3]} of epoch {at[2]}, before step {at[1]}"
         case "EpochFinished":
@@ -95,7 +97,7 @@ def about(found: Comparison, names: Sequence[str]) -> Iterator[str]:
         parts = listed(dict.fromkeys(one.part.value for one in conditions))
         yield f"The runs were made under other conditions: {parts}. Below is what differs."
     elif first.kind is Verdict.VALUE and first.place[0] != "OrderActed":
-        step = first.place[2] if first.place[0] == "StepCompleted" else None
+        step = first.place[2] if first.place[0] in ("StepCompleted", "ParametersDigested") else None
         again = f" `tolaria reexecute {safe(names[0])} --from {step} --to {step}` makes it again." if step else ""
         yield (
             "Nothing that the journals record explains it: configuration, data, code, libraries and host are the "

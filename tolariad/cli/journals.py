@@ -123,15 +123,22 @@ def stats(path: Path, *, as_json: bool) -> int:
 @naming.argument
 @output.to_file("Write to FILE instead of stdout. If it ends in .parquet: a table, which needs duckdb.")
 @click.option("--steps", is_flag=True, help="With -o FILE.parquet: one row for each step, instead of each event.")
+@click.option("--otlp", metavar="URL", help="Send spans of the run's work to this OpenTelemetry collector instead.")
 @click.option("--raw", is_flag=True, help="Write the exact bytes of each event, in base64.")
 @SINCE
 @UNTIL
 @naming.takes_journal
-def export(path: Path, *, file: Path | None, steps: bool, raw: bool, **bounds: Any) -> int:
-    """Write RUN's events as JSON lines, or as a Parquet table.
+def export(path: Path, *, file: Path | None, steps: bool, otlp: str | None, raw: bool, **bounds: Any) -> int:
+    """Write RUN's events as JSON lines, or as a Parquet table. Or send its spans to a collector of traces.
 
     Example: `tolaria journal export runs/digits --steps -o steps.parquet`
     """
+    if otlp is not None:
+        if file is not None or steps or raw or any(bounds.values()):
+            raise click.UsageError("--otlp sends the spans of the whole run: leave the other options out")
+        from tolariad.cli.tracing import send_spans
+
+        return send_spans(path, otlp)
     if file is not None and file.suffix == ".parquet":
         if raw or any(bounds.values()):
             raise click.UsageError("a Parquet file has all events: leave --raw, --since and --until out")

@@ -44,6 +44,13 @@ class Table(NamedTuple):
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N rows.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print every row as CSV.")
 @click.option("--json", "as_json", is_flag=True, help="Print every row as a JSON line.")
+@click.option(
+    "--serve",
+    is_flag=False,
+    flag_value="127.0.0.1:9108",
+    metavar="[HOST:PORT]",
+    help="Serve the metrics of all runs of this node to Prometheus, by default on 127.0.0.1:9108.",
+)
 @naming.options
 def metrics(
     *,
@@ -53,13 +60,21 @@ def metrics(
     lines: int | None,
     as_csv: bool,
     as_json: bool,
+    serve: str | None,
     **place: Any,
 ) -> None:
     """Print the numbers of each step of RUN.
 
     They are loss, gradient norm, learning rate, and the task's metrics. Each NAME selects one. Steps that a rollback
-    gave up are left out.
+    gave up are left out. With --serve, serve one page for Prometheus instead, until ^C.
     """
+    if serve is not None:
+        if arguments or any((by_epoch, by_validation, lines, as_csv, as_json, *place.values())):
+            raise click.UsageError("--serve shows all runs of this node: leave the other arguments out")
+        from tolariad.cli.serving import serve as serve_all
+
+        serve_all(serve)
+        return
     for one, other in (
         (("--csv", as_csv), ("--json", as_json)),
         (("--epochs", by_epoch), ("--validations", by_validation)),

@@ -72,7 +72,7 @@ def sends(
             sent = {name: value for name, value in values.items() if value is not None}
             if question is not None and not is_sure:
                 output.confirm(question(target, sent))
-            return _order(target, method, sent, no_wait, output.put_json if as_json else _put_words)
+            return give(target, method, sent, no_wait, output.put_json if as_json else _put_words)
 
         return command
 
@@ -84,10 +84,10 @@ def takes_run(function: Callable[..., int]) -> Callable[..., int]:
     return naming.argument(function)
 
 
-def _order(
+def give(
     target: runs.Target, method: str, parameters: Parameters, no_wait: bool, show: Callable[[dict[str, Any]], None]
 ) -> int:
-    """Send one order, wait for its outcome unless `no_wait` is given, print it and return the exit code."""
+    """Send one order, wait for its outcome unless `no_wait` is given, show both and return the exit code."""
     seq, outcome = 0, None
     try:
         with target.connect(timeout_s=60.0) as client:
@@ -113,17 +113,21 @@ def _order(
 
 
 def _put_words(told: dict[str, Any]) -> None:
+    words = in_words(told)
+    # A file is searched by line; only a terminal has an edge.
+    output.put(fill(words, output.COLUMNS, subsequent_indent="  ") if sys.stdout.isatty() else words, flush=True)
+
+
+def in_words(told: dict[str, Any]) -> str:
+    """Return one line about an order: that it is recorded or, once there is one, its outcome."""
     outcome, said = told["outcome"], _said(told["method"])
     if outcome is None:
-        output.put(f"{said}: recorded as event {told['seq']}", flush=True)
-        return
+        return f"{said}: recorded as event {told['seq']}"
     outcome = output.printable(outcome)
     by = f" by {outcome['event']}, event {outcome['seq']}" if outcome.get("event") else ""
     why = f": {outcome['why']}" if outcome.get("why") else ""
     at = f", from step {outcome['step']} on" if outcome.get("step") is not None else ""
-    words = f"{said}: {outcome['state']}{by}{at}{why}"
-    # A file is searched by line; only a terminal has an edge.
-    output.put(fill(words, output.COLUMNS, subsequent_indent="  ") if sys.stdout.isatty() else words, flush=True)
+    return f"{said}: {outcome['state']}{by}{at}{why}"
 
 
 def _said(method: str) -> str:

@@ -169,12 +169,13 @@ def _draw(panels: Sequence[Panel], *, is_log: bool) -> None:
     columns, rows = shutil.get_terminal_size()
     height = min(_HEIGHT_MAX, max(_HEIGHT_MIN, (rows - 2) // len(panels)))
     for panel in panels:
-        text = _drawn(panel, columns, height, is_log=is_log and panel.curves[0].name != "lr")
+        colours = output.colours_wanted(sys.stdout)
+        text = drawn(panel, columns, height, is_log=is_log and panel.curves[0].name != "lr", colours=colours)
         print(plotting.for_stream(text, sys.stdout))
 
 
-def _drawn(panel: Panel, columns: int, height: int, *, is_log: bool) -> str:
-    """Return the picture as lines of text, coloured if the terminal shows colours."""
+def drawn(panel: Panel, columns: int, height: int, *, is_log: bool = False, colours: bool = False) -> str:
+    """Return the picture as lines of text."""
     plotext = plotting.figure(columns, height, panel.title)
     for curve, colour, mark in zip(panel.curves, ("blue", "orange"), ("braille", "x"), strict=False):
         label = _label(curve.name) if len(panel.curves) > 1 else None
@@ -188,7 +189,7 @@ def _drawn(panel: Panel, columns: int, height: int, *, is_log: bool) -> str:
             label = None
     all_points = [point for curve in panel.curves for line in curve.lines for point in line]
     _set_axes(plotext, [point[0] for point in all_points], [point[1] for point in all_points], height, is_log=is_log)
-    return plotting.lines_of(plotext, colours=output.colours_wanted(sys.stdout))
+    return plotting.lines_of(plotext, colours=colours)
 
 
 def _scaled(value: float, *, is_log: bool) -> float:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -97,10 +97,18 @@ def find(
 
     A command's options come before those of `tolaria`. Raises CommandError if there is no such run.
     """
+    found = chosen(name, folder, socket, run)
+    return found if found is not None else the_only(live())
+
+
+def chosen(
+    name: str | None = None, folder: str | None = None, socket: Path | None = None, run: str | None = None
+) -> Target | None:
+    """Return the run that the command line, or else `$TOLARIA_RUN`, names; None if neither names one."""
     found = named(name, folder, socket, run)
     if found is None and (from_environment := os.environ.get("TOLARIA_RUN")):
-        found = by_name(from_environment)
-    return found if found is not None else _only_live()
+        return by_name(from_environment)
+    return found
 
 
 def named(
@@ -225,21 +233,25 @@ def is_live(target: Target) -> bool:
         return False
 
 
-def _only_live() -> Target:
-    """Return the only live run in ./runs; if none is live there, the only one in all known places."""
+def live() -> list[Target]:
+    """Return the live runs in ./runs; if none is live there, those in all known places."""
     here: list[Target] = []
     elsewhere: list[Target] = []
     for target in candidates():
         (here if _is_here(target) else elsewhere).append(target)
-    live = [target for target in here if is_live(target)] or [target for target in elsewhere if is_live(target)]
-    if len(live) == 1:
-        return live[0]
-    if not live:
+    return [target for target in here if is_live(target)] or [target for target in elsewhere if is_live(target)]
+
+
+def the_only(found: Sequence[Target]) -> Target:
+    """Return the only one of the live runs. Raises CommandError if there is none, or another one."""
+    if len(found) == 1:
+        return found[0]
+    if not found:
         hint = "start one with `tolariad run`, or name a run with -r NAME or --dir RUN"
         raise CommandError(Exit.NOT_REACHABLE, "no live run found", hint=hint, name="NoRun")
-    names = ", ".join(str(target.folder or target.socket) for target in live)
+    names = ", ".join(str(target.folder or target.socket) for target in found)
     raise CommandError(
-        Exit.USAGE, f"{len(live)} runs are live: {names}", hint="name one with -r or --dir", name="Usage"
+        Exit.USAGE, f"{len(found)} runs are live: {names}", hint="name one with -r or --dir", name="Usage"
     )
 
 

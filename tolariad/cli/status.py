@@ -1,4 +1,4 @@
-"""`tolaria status`, `tolaria watch`, `tolaria list` and `tolaria call`.
+"""`tolaria status`, `tolaria list` and `tolaria call`.
 
 If no daemon answers, `status` folds the run's journal and shows the run as not live.
 """
@@ -18,10 +18,10 @@ import click
 import msgspec
 
 from tolariad.cli import naming, output, runs
+from tolariad.cli.budget_words import budget_lines
 from tolariad.cli.errors import CommandError, Exit, translated
-from tolariad.cli.status_words import FACTS_INDENT, budget_lines, phase_words, status_lines, status_row
+from tolariad.cli.status_words import FACTS_INDENT, phase_words, status_lines
 from tolariad.control.where import SOCKET_NAME, socket_of
-from tolariad.core.calc.bounds import SECONDS_MAX
 from tolariad.forensics.words import safe
 
 if TYPE_CHECKING:
@@ -101,40 +101,6 @@ def status(target: runs.Target, *, quiet: bool, budgets: bool, as_json: bool) ->
     if not shown["live"]:
         return Exit.NOT_REACHABLE
     return Exit.NO if quiet and shown["phase"] != "running" else Exit.DONE
-
-
-def _seconds(_: click.Context, __: click.Parameter, value: float) -> float:
-    if not 0.0 <= value <= SECONDS_MAX:
-        raise click.BadParameter(f"give a number of seconds from 0 to {SECONDS_MAX:g}, not {value}")
-    return value
-
-
-@click.command()
-@naming.argument
-@click.option("--plain", is_flag=True, help="Print a line for each update instead of rewriting one line.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON lines.")
-@click.option(
-    "--interval", default=1.0, show_default=True, callback=_seconds, help="Least number of seconds between two lines."
-)
-@naming.takes_target
-def watch(target: runs.Target, *, plain: bool, as_json: bool, interval: float) -> int:
-    """Show a live run's progress until the run ends."""
-    from tolariad.cli.progress import Progress
-    from tolariad.control.client import read_reply
-    from tolariad.control.replies import RunStatus
-
-    progress, last = Progress(rewrite=False if plain else None, silent_s=0.0), None
-    with target.connect() as client:
-        for reply in client.stream("Watch", {"interval_s": interval}):
-            told = msgspec.to_builtins(read_reply(reply.get("status") or {}, RunStatus))
-            if as_json:
-                output.put_json(told)
-            else:
-                last = output.printable(told)
-                progress.show(last)
-    if last is not None and progress.end():
-        output.put(status_row(last))
-    return Exit.DONE
 
 
 def _targets(folder: Path | None) -> Iterator[runs.Target]:

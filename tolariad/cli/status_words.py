@@ -1,17 +1,16 @@
-"""Format a run's status: several lines for `status`, one for `watch` and the progress of `tolariad run`; and budgets.
+"""Format a run's status: several lines for `status`, one for `watch` and the progress of `tolariad run`.
 
-Status and budgets are mappings, so that those from the socket and those from a journal are formatted alike.
+A status is a mapping, so that one from the socket and one from a journal are formatted alike.
 """
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from datetime import datetime
 from typing import Any, Final
 
 from tolariad.cli.output import COLUMNS, counted, duration, number, painted, size
-from tolariad.cli.output import table as table_lines
 from tolariad.cli.rank_words import ranks_words
 from tolariad.cli.wrapping import width
 from tolariad.core.calc.text.phrases import COMMAND, listed, with_run
@@ -26,11 +25,8 @@ _PHASE_COLOURS: Final = {
     "failed": "red",
     "stopped": "yellow",
 }
-_BUDGETS: Final = ("BUDGET", "LIMIT", "P50", "P95", "P99", "WORST", "COUNT", "OVER", "KIND")
-_UNITS: Final = {"percent": "%", "messages": ""}
 _SAID_SHOWN: Final = 5
-_NO_TIME: Final = 1e-6
-_STARTS: Final = ("starting", "recovering")
+STARTS: Final = ("starting", "recovering")
 # Activities of a trainer that starts.
 _STARTING: Final = {
     "import": "importing torch",
@@ -42,9 +38,10 @@ _STARTING: Final = {
     "hook": "calling the task's hooks",
     "validate": "trying evaluate",
 }
-_RATE_RANK: Final = 1001
 _SPEED_RANK: Final = 1000
-_RANKS_RANK: Final = 1002
+_VALIDATION_LOSS_RANK: Final = 1001
+_RATE_RANK: Final = 1002
+_RANKS_RANK: Final = 1003
 FACTS_INDENT: Final = 14
 _INDENT: Final = " " * FACTS_INDENT
 _DISK_ADVICE: Final = "if this paused the run, the run resumes by itself when there is space"
@@ -58,7 +55,7 @@ def status_lines(status: Status) -> Iterator[str]:
     name = painted(safe(str(status["name"] or "(unnamed)")), "bold")
     phase = painted(phase_words(status), "red") if status.get("dead") else _phase(str(status["phase"]))
     yield f"{name}  {phase}  ({place}, {safe(status['dir'])})"
-    yield from _facts(status)
+    yield from _fact_lines(status)
     yield from _troubles(status)
     yield from _said(status)
 
@@ -73,16 +70,20 @@ def state_lines(status: Status, now: str) -> Iterator[str]:
     """Yield the page of `tolaria state`: `now` is the event that led to the state, and what is live is left out."""
     yield f"{painted(safe(str(status['name'] or '(unnamed)')), 'bold')}  {_phase(str(status['phase']))}"
     yield f"  {'after':<11} {now}"
-    yield from _facts({**status, "trainer": None})
+    yield from _fact_lines({**status, "trainer": None})
     if status["troubles"]:
         counts = ", ".join(f"{one['event']} {one['count']}" for one in status["troubles"])
         yield f"  {'troubles':<11} {counts}"
 
 
-def _facts(status: Status) -> Iterator[str]:
-    """Yield the facts that apply, each on a line with its label."""
+def _fact_lines(status: Status) -> Iterator[str]:
+    yield from (f"  {label:<11} {text}" for label, text in facts(status).items())
+
+
+def facts(status: Status) -> dict[str, str]:
+    """Return the facts that apply, each by its label, in the order in which they are shown."""
     emergency = status.get("emergency")
-    lines = {
+    found = {
         "ordered": status["ordered"] and f"{status['ordered']}, at the next step boundary",
         "frozen": safe(str(status["frozen"] or "")),
         "last error": safe(str(status["last_error"] or "")),
@@ -107,15 +108,17 @@ def _facts(status: Status) -> Iterator[str]:
         "journal": _journal(status["journal"]),
         "trainer": status["trainer"] and _trainer(status["trainer"]),
         "ranks": status.get("ranks") and ranks_words(status["ranks"]),
+        "telemetry": "; ".join(map(_receiver, status.get("receivers") or ())),
         "rng seed": str(status["rng_seed"]),
     }
-    yield from (f"  {label:<11} {text}" for label, text in lines.items() if text)
+    return {label: text for label, text in found.items() if text}
 
 
 def status_row(status: Status, columns: int | None = None) -> str:
     """Return one line: stage, epoch, step, loss, metrics, rate, steps per second, time left.
 
-    If it is longer than `columns`, leave out the rate, then the steps per second, then metrics.
+    If it is longer than `columns`, leave out the rate, then the validation's loss, then the steps per second,
+    then metrics.
     """
     return "  ".join(fitted([(0, place(status)), *figures(status)], columns))
 
@@ -132,7 +135,7 @@ def place(status: Status) -> str:
 def stage(status: Status) -> str:
     """Return the stage of the run: a start-up phase by its name, else the phase; empty while it trains."""
     phase, trainer = str(status["phase"]), status["trainer"] or {}
-    if phase in _STARTS:
+    if phase in STARTS:
         if status["rerunning_to"]:
             return painted(f"re-running up to step {status['rerunning_to']}", "cyan")
         activity = trainer.get("activity") if trainer.get("alive") else None
@@ -143,12 +146,12 @@ def stage(status: Status) -> str:
 
 def figures(status: Status) -> list[tuple[int, str]]:
     """Return what is measured, each with its rank: the highest is left out first, 0 never. Nothing at a start."""
-    if not status["epoch"] or status["phase"] in _STARTS:
+    if not status["epoch"] or status["phase"] in STARTS:
         return []
     metrics = dict(status.get("metrics") or {})
     loss, accuracy = metrics.pop("loss", None), metrics.pop("accuracy", None)
     parts = [(0, f"loss {number(status['loss'], status['loss_state'])}")]
-    parts += [(2, f"val_loss {number(loss)}")] if loss is not None else []
+    parts += [(_VALIDATION_LOSS_RANK, f"val_loss {number(loss)}")] if loss is not None else []
     parts += [(1, f"acc {100 * accuracy:.2f} %")] if accuracy is not None else []
     parts += [(3 + n, f"{safe(name)} {number(value)}") for n, (name, value) in enumerate(metrics.items())]
     parts.append((_RATE_RANK, f"lr {number(status['lr'])}"))
@@ -207,16 +210,21 @@ def _troubles(status: Status) -> Iterator[str]:
 def _said(status: Status) -> Iterator[str]:
     """Yield the run's newest actions, the newest last, except those that are shown among the troubles."""
     shown = {one["seq"] for one in status.get("troubles") or ()}
-    repeats, lately = Repeats(), []
+    for index, (time, text) in enumerate(lately(status, shown)[-_SAID_SHOWN:]):
+        yield from said_lines(f"{_clock(time)}  {text}", "  lately      " if not index else _INDENT)
+
+
+def lately(status: Status, without: Container[int] = ()) -> list[tuple[str, str]]:
+    """Return time and sentence of the run's newest actions, the newest last. `without`: events that are left out."""
+    repeats, found = Repeats(), []
     for one in (said := status.get("said") or ()):
-        if one["seq"] in shown:
+        if one["seq"] in without:
             continue
         repeats, lines = heard(repeats, one["event"], one.get("step"), one["text"])
-        lately += [(str(one["time"]), with_run(line, status["dir"])) for line in lines]
+        found += [(str(one["time"]), with_run(line, status["dir"])) for line in lines]
     if said:
-        lately += [(str(said[-1]["time"]), with_run(line, status["dir"])) for line in rest(repeats)[1]]
-    for index, (time, text) in enumerate(lately[-_SAID_SHOWN:]):
-        yield from said_lines(f"{_clock(time)}  {text}", "  lately      " if not index else _INDENT)
+        found += [(str(said[-1]["time"]), with_run(line, status["dir"])) for line in rest(repeats)[1]]
+    return found
 
 
 def _clock(time: str) -> str:
@@ -309,6 +317,11 @@ def _conservative(mode: Status) -> str:
     return f"{painted('conservative', 'yellow')} {when}, {healthy} since: {safe(mode['why'])}"
 
 
+def _receiver(one: Status) -> str:
+    counts = ", ".join(f"{one[name]} {name}" for name in ("sent", "waiting", "dropped", "thinned") if one[name])
+    return f"{safe(one['to'])}: {counts or 'nothing yet'}" + (f" ({safe(one['why'])})" if one["why"] else "")
+
+
 def _seeds(seeds: list[Status]) -> str:
     """Return the first slots with their stages, and how many more there are; alpha while a seed is blended in."""
     each = (
@@ -347,48 +360,3 @@ def _trainer(trainer: Status) -> str:
     if trainer.get("spare_bytes"):
         shown += f", a spare waits ({size(trainer['spare_bytes'])})"
     return shown
-
-
-def budget_lines(table: Status) -> Iterator[str]:
-    """Yield a row for each budget, parts below their whole, then the notes."""
-    head, *lines = table_lines([_BUDGETS, *map(_budget, table["budgets"])], range(1, len(_BUDGETS) - 1), gap=" ")
-    yield head
-    for line, row in zip(lines, table["budgets"], strict=True):
-        yield painted(line, "yellow") if row["breaches"] else line
-    for row in table["budgets"]:
-        if row.get("compares") and row["count"]:
-            yield f"{safe(str(row['name']))}: {safe(str(row['compares']))}"
-        if row.get("clock") and row.get("waited"):
-            yield _by_clock(row)
-    if table["since"]:
-        yield f"measured since {safe(table['since'])}, when the run's process started"
-    if table["open"]:
-        yield f"open breakers: {safe(', '.join(table['open']))}"
-    if not table["act"]:
-        yield "overruns are recorded only; nothing else follows (budgets.act: false)"
-
-
-def _budget(row: Status) -> tuple[str, ...]:
-    return (
-        ("  " if row["part_of"] else "") + safe(str(row["name"])),
-        f"{row['limit']:.3g} {_UNITS.get(row['unit'], row['unit'])}".rstrip(),
-        # In the unit of the limit.
-        *("-" if row.get(name) is None else f"{row[name]:.3g}" for name in ("p50", "p95", "p99", "worst")),
-        str(row["count"]),
-        str(row["breaches"]) if row["count"] else "-",
-        str(row["kind"]),
-    )
-
-
-def _by_clock(row: Status) -> str:
-    """Return the durations with and of the wait that does not count: median, 95th and 99th percentile."""
-    with_it, waited = (
-        "/".join(f"{_shortest(row[kind][name]):.3g}" for name in ("p50", "p95", "p99")) for kind in ("clock", "waited")
-    )
-    unit = _UNITS.get(row["unit"], row["unit"])
-    return f"{safe(str(row['name']))}: {with_it} {unit} by the clock, {waited} {unit} of it the wait (p50/p95/p99)"
-
-
-def _shortest(value: float) -> float:
-    """Return 0 for a value in the first bucket of a histogram."""
-    return 0.0 if value < _NO_TIME else value

@@ -17,7 +17,7 @@ from tolariad.cli.naming import options
 COMMANDS: Final = {
     "run": "tolariad.cli.tolariad:run",
     "status": "tolariad.cli.status:status",
-    "watch": "tolariad.cli.status:watch",
+    "watch": "tolariad.cli.watching.command:watch",
     "quarantine": "tolariad.cli.quarantine:quarantine",
     "lr": "tolariad.cli.rates:lr",
     "seeds": "tolariad.cli.seeds:seeds",

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
+import unicodedata
 from typing import Final, TextIO
 
 _COLOURS: Final = re.compile("\x1b\\[[0-9]{1,2}m")
@@ -12,8 +14,29 @@ _PIECES: Final = re.compile(r"\s*(?:`tolariad? [^`]*`\S*|\S+)")
 
 
 def width(text: str) -> int:
-    """Return the columns that the text takes; colours take none."""
-    return len(_COLOURS.sub("", text))
+    """Return the columns that the text takes; colours take none, and a Chinese character two."""
+    plain = _COLOURS.sub("", text)
+    return len(plain) if plain.isascii() else sum(map(columns_taken, plain))
+
+
+@functools.lru_cache(maxsize=4096)
+def columns_taken(character: str) -> int:
+    """Return the columns that one character takes: 0, 1 or 2."""
+    if unicodedata.category(character) in {"Mn", "Me", "Cf"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def clipped(text: str, columns: int) -> str:
+    """Return the beginning of a text without colours that takes at most so many columns."""
+    if width(text) <= columns:
+        return text
+    taken = 0
+    for index, character in enumerate(text):
+        taken += columns_taken(character)
+        if taken > columns:
+            return text[:index]
+    return text
 
 
 def fitted_to(stream: TextIO, text: str, indent: int = 0) -> list[str]:

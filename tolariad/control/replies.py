@@ -207,6 +207,20 @@ class EmergencyStatus(msgspec.Struct, frozen=True, kw_only=True):
     why: str
 
 
+class ReceiverStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """A receiver of telemetry, and its messages since it was configured: a key of `notify` or of `telemetry`.
+
+    `dropped`: had no room, or were refused; `thinned`: left out in conservative mode. `why`: it takes none now.
+    """
+
+    to: str
+    waiting: int
+    sent: int
+    dropped: int
+    thinned: int
+    why: str | None = None
+
+
 class StageStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The newest announced stage: what changed, and its first update."""
 
@@ -223,7 +237,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     `troubles`: all kinds that there were since the run began, the one that occurred last at the end. `served_by`:
     `daemon` or `library` (a program that calls `Tolaria.train` or `run`), absent if the run is not live; `pid` is this
     process. `detector`: what it does not act on, if findings are only recorded. `stage`: the
-    newest announced stage. `dir_inode`: device and inode of `dir`,
+    newest announced stage. `receivers`: those of telemetry, of a live run. `dir_inode`: device and inode of `dir`,
     of a live run: a client compares them, because a copy of the folder has the same run's id.
     `ranks`: those of several processes, once they were timed.
     `dead`: the run has not ended, but nothing records it: its process was killed on this machine. If the run was
@@ -286,6 +300,7 @@ class RunStatus(msgspec.Struct, frozen=True, kw_only=True):
     stage: StageStatus | None = None
     dead: bool = False
     ranks: RanksStatus | None = None
+    receivers: tuple[ReceiverStatus, ...] = ()
 
 
 class RollbackPlace(msgspec.Struct, frozen=True, kw_only=True):

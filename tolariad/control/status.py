@@ -20,6 +20,7 @@ from tolariad.control.replies import (
     MemoryStatus,
     RanksStatus,
     RankStatus,
+    ReceiverStatus,
     RunStatus,
     Server,
     StageStatus,
@@ -62,6 +63,7 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
     write_age_s: float | None = None
     spare_bytes: int | None = None
     process_of: Callable[[int], str] = lambda _: "running"
+    receivers: tuple[ReceiverStatus, ...] = ()
 
     def age_s(self, wall_ns: int) -> float | None:
         """Return the seconds since a moment, or None without a daemon."""
@@ -128,6 +130,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         dir_inode=facts.dir_inode,
         stage=_stage(state),
         ranks=_ranks(state, facts),
+        receivers=facts.receivers,
     )
 
 

@@ -42,6 +42,7 @@ from tolariad.daemon.opening import OpenRun, begin
 from tolariad.daemon.place import PlaceWatch, RunPlace
 from tolariad.daemon.policy import Policy
 from tolariad.daemon.port import Publications, RunPort, now
+from tolariad.daemon.receivers import Receivers
 from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import FolderLost, RunRequest, refusing
 from tolariad.daemon.showing import Showing
@@ -99,6 +100,8 @@ class Host:
         self._spending = Spending(settings)
         self._histograms = BudgetHistograms(run.state.overruns)
         self._followers = Followers(settings.follow, run.run_dir)
+        self._receivers = Receivers(run.run_dir, run.run_id, started_ns=run.state.run.started_wall)
+        self._receivers.configure(settings)
         self._publications = Publications(self._loop, self._heed)
         self._scheduling = policy.scheduling()
         with refusing(EXIT_IO, f"the run folder {run.run_dir} cannot be opened", OSError):
@@ -127,6 +130,7 @@ class Host:
             served_by=policy.served_by,
             pid=policy.pid,
             spare_bytes=lambda: policy.spare_bytes,
+            receivers=self._receivers.status,
         )
         self._metrics = metrics_of(run, self._port, lambda: self._kernel.durable)
         self._bound: Bound | None = None
@@ -280,7 +284,9 @@ class Host:
             self._flush_spending()
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
             await leaving.finish("the journal", self._run.journal.close, limit_s=_LEAVE_S)
-        await leaving.finish("the followers", self._followers.close, limit_s=_LEAVE_S)
+        await asyncio.gather(
+            leaving.finish("the followers", self._followers.close, limit_s=_LEAVE_S), self._receivers.close()
+        )
         await self._policy.close()
         self._place.close()
 
@@ -302,6 +308,7 @@ class Host:
                 ):
                     # The run ends soon; its last event is to be its end.
                     self._flush_spending()
+            self._receivers.publish(published)
         except Exception:  # noqa: BLE001 - a measurement must not end the run
             _log.exception("The cost of a turn could not be measured; the run is not affected")
 
@@ -346,6 +353,7 @@ class Host:
         """Apply the settings that may change in a running daemon."""
         self._log.configure(settings.logging.level, settings.logging.format)
         self._start(self._metrics.listen(settings.metrics.listen), "metrics")
+        self._receivers.configure(settings)
         if self._server is not None:
             self._server.set_operators(self._may_change(settings))
 

@@ -58,6 +58,7 @@ def families(facts: Facts) -> Iterator[Family]:
     yield from _safety(facts.status)
     yield from _parts(facts.status)
     yield from _ranks(facts.status)
+    yield from _receivers(facts.status)
 
 
 def _sources(facts: Facts) -> Iterator[Family]:
@@ -141,6 +142,17 @@ def _ranks(status: RunStatus) -> Iterator[Family]:
         Sample(float(one.process == "running"), {"rank": str(one.rank)}) for one in ranks if one.process is not None
     )
     yield Family("tolaria_rank_alive", "gauge", "1 while the process of the rank runs.", alive)
+
+
+def _receivers(status: RunStatus) -> Iterator[Family]:
+    """Yield what became of telemetry. These counters are those of this recorder's process."""
+    sorts = ("sent", "dropped", "thinned")
+    counts = tuple(
+        Sample(getattr(one, sort), {"receiver": one.to, "outcome": sort}) for one in status.receivers for sort in sorts
+    )
+    yield Family("tolaria_telemetry_messages_total", "counter", "Telemetry messages, by receiver and outcome.", counts)
+    waiting = tuple(Sample(one.waiting, {"receiver": one.to}) for one in status.receivers)
+    yield Family("tolaria_telemetry_waiting", "gauge", "Telemetry messages that wait, by receiver.", waiting)
 
 
 def _value(value: float | None, state: str | None) -> float | None:

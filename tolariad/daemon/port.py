@@ -20,7 +20,7 @@ from journal import Journal
 from tolariad.channel import Page
 from tolariad.control.methods import Change
 from tolariad.control.pruning import prune_table
-from tolariad.control.replies import RunStatus, Server
+from tolariad.control.replies import ReceiverStatus, RunStatus, Server
 from tolariad.control.reply_tables import BudgetTable, PruneTable, RateTable, SeedTable
 from tolariad.control.status import Heartbeat, LiveFacts, run_status
 from tolariad.control.tables import budget_table, rate_table, seed_table
@@ -132,11 +132,12 @@ class RunPort:
         served_by: Server = "daemon",
         pid: int = 0,
         spare_bytes: Callable[[], int | None] = lambda: None,
+        receivers: Callable[[], tuple[ReceiverStatus, ...]] = tuple,
     ) -> None:
         """`page`: the living trainer's. `histograms`: what was measured of the budgets since this was made.
 
         `pid`: the process that stands for the run; 0: this one. `spare_bytes` returns the memory of a spare that is
-        ready, in bytes.
+        ready, in bytes. `receivers`: those of telemetry.
         """
         self._run_dir = run_dir
         found = run_dir.stat()
@@ -149,6 +150,7 @@ class RunPort:
         self._since = rfc3339(time.time_ns())
         self._served_by, self._pid = served_by, pid or os.getpid()
         self._spare_bytes = spare_bytes
+        self._receivers = receivers
         self.last_use_ns = time.monotonic_ns()
 
     @property
@@ -204,6 +206,7 @@ class RunPort:
             write_age_s=(mono_ns - write_ns) / 1e9 if write_ns else 0.0,
             spare_bytes=self._spare_bytes(),
             process_of=process_of,
+            receivers=self._receivers(),
         )
         return run_status(self._kernel.durable, str(self._run_dir), facts)
 

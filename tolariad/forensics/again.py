@@ -27,6 +27,8 @@ from tolariad.forensics.positions import JournalPosition, PositionKind
 
 # Keys that have no effect on a step, but on the world outside of the copy.
 OUTSIDE: Final = (
+    "follow=[]",
+    "notify.command=null",
     "notify.webhook=null",
     "telemetry.bus_url=null",
     "telemetry.otlp_endpoint=null",
@@ -94,7 +96,7 @@ def plan_for(
         )
     origin = max(there, key=lambda one: (one.step, one.committed_seq))
     committed = [later[origin]] if origin in later else []
-    more = (*committed, *_closing(state, step))
+    more = (*_digested(reader, state), *committed, *_closing(state, step))
     return Plan(
         step=step,
         branch=state.progress.branch,
@@ -110,6 +112,17 @@ def plan_for(
         recorded=_at_step(reader, state, run_dir),
         checkpoints=tuple(one.step for one in known.values()),
     )
+
+
+def _digested(reader: Reader, state: RunState) -> list[m.Event]:
+    """Return the digests of the state after this step, which are recorded after the step itself."""
+    for entry in reader.seek(seq=state.seq + 1):
+        event = decode_event(entry.event)
+        if isinstance(event, m.ParametersDigested) and not event.checkpoint:
+            return [msgspec.structs.replace(event, cause=0, root=0)] if event.step == state.progress.step else []
+        if isinstance(event, m.StepCompleted):
+            break
+    return []
 
 
 def _committed_later(reader: Reader, state: RunState) -> dict[st.CatalogueEntry, m.CheckpointCommitted]:

@@ -65,6 +65,8 @@ class Attached:
 
     # The rank of this process.
     _place: Place = ALONE
+    # Of exact sums: the memory file of all ranks, and what is called while this one waits.
+    group: tuple[int | None, Callable[[], None]] = None, lambda: None
 
     def __init__(self, hello: words.Hello, workers: int, stepper: type[Stepper] | None) -> None:
         """Have the run opened. `workers`: processes that load its data. Raises StartRefused."""
@@ -269,8 +271,8 @@ class Attached:
 
     def _take_over_weights(self, entry: st.CatalogueEntry) -> None:
         """Copy the parameters of this checkpoint into the program's model."""
-        folder, rank = self._run_dir / "checkpoints" / entry.id, self._place.rank
-        restore(self._setup, load(folder, entry.manifest, rank=rank))
+        folder = self._run_dir / "checkpoints" / entry.id
+        restore(self._setup, load(folder, entry.manifest, rank=self._setup.state_rank))
 
     def _end(self) -> None:
         if not self._has_left:

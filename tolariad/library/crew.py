@@ -70,6 +70,8 @@ class Crew:
         """
         self._ranks, self._say, self._group = ranks, say, group or group_here()
         self.page = GroupPage.create(ranks)
+        # For exact sums: empty until they are set up.
+        self.mapping = os.memfd_create("tolaria-gradients", os.MFD_CLOEXEC)
         self._meeting = Meeting(run_dir)
         self._members: dict[int, _Member] = {}
         self._lost: dict[int, str] = {}
@@ -106,7 +108,7 @@ class Crew:
             os.close(before.pidfd)
         with suppress(OSError):
             member = _Member(word.rank, pid, os.pidfd_open(pid), link)
-            link.send(opened, (self.page.descriptor,))
+            link.send(opened, (self.page.descriptor, self.mapping))
             self._members[word.rank] = member
 
     def agree(self, own: Mapping[str, str]) -> None:
@@ -237,6 +239,7 @@ class Crew:
             os.close(member.pidfd)
         self._members.clear()
         self.page.close()
+        os.close(self.mapping)
 
     # -- links ---------------------------------------------------------------------------------------------------------
 

@@ -38,6 +38,7 @@ class Following(Attached):
 
     def _met(self, hello: words.Hello) -> Joined:
         self._joined = Joined(Path(hello.run_dir), self._place, self._say)
+        self.group = self._joined.mapping, self._joined.check
         return self._joined
 
     def _say(self, text: str) -> None:

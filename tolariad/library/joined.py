@@ -48,10 +48,11 @@ class Joined:
         self._link, first, descriptors = join(run_dir, word, self._waiting)
         if isinstance(first, words.Refused):
             raise StartRefused(first.code, first.why, first.hint)
-        if not isinstance(first, words.Opened) or len(descriptors) != 1:
+        if not isinstance(first, words.Opened) or len(descriptors) != 2:
             raise StartRefused(EXIT_IO, f"{type(first).__name__} came from rank 0; this is a defect, please report it")
         self.opened = first
-        self.page = GroupPage.attach(descriptors[0], place.rank)
+        page, self.mapping = descriptors
+        self.page = GroupPage.attach(page, place.rank)
         self._leader = self._link.peer_pid()
         self.orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
         self._list: queue.SimpleQueue[words.Obey | None] = queue.SimpleQueue()
@@ -194,3 +195,4 @@ class Joined:
             self._thread.join()
         self._link.close()
         self.page.close()
+        os.close(self.mapping)

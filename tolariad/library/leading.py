@@ -56,6 +56,7 @@ class Leading(Attached):
         """Meet the other ranks, build, and compare. Raises StartRefused, SetupRefused."""
         self._stopping, self._stops = threading.RLock(), False
         self._crew = Crew(Path(self._hello.run_dir), self._place.ranks, self._saying.note)
+        self.group = self._crew.mapping, self._crew.check
         self._crew.gather(self._recorder.opened)
         try:
             super()._build(task, accept_data=accept_data)

@@ -67,8 +67,10 @@ class OwnLoop:
         task: LoopTask,
         result: Callable[[], TrainingResult],
         stop: Callable[[str], bool],
+        made: Callable[[Trainer], LoopStep] = LoopStep,
     ) -> None:
-        self._begin, self._task, self._result, self._stop = begin, task, result, stop
+        """`made`: makes the steps of a trainer."""
+        self._begin, self._task, self._result, self._stop, self._made = begin, task, result, stop, made
         self._is_held = self._is_left = False
         # The generator of `epochs`, held in a `with` block.
         self._loop: Generator[int, None, None] | None = None
@@ -175,7 +177,8 @@ class OwnLoop:
         trainer = self._trainer
         whole = trainer.setup.train.batches if trainer is not None else None
         at = trainer.stepper.position.batch if trainer is not None else 0
-        return Batches(self._batches(), None if whole is None else max(0, whole - at))
+        left = None if whole is None or self._step is None else self._step.length(max(0, whole - at))
+        return Batches(self._batches(), left)
 
     def _batches(self) -> Iterator[Any]:
         step = self._within("batches")
@@ -323,7 +326,7 @@ class OwnLoop:
         if self._trainer is not None:
             # The next trainer restores a checkpoint: only when the epoch's code has run to its end.
             yield None
-        self._trainer, self._step = trainer, LoopStep(trainer)
+        self._trainer, self._step = trainer, self._made(trainer)
         for why in self._before_loop:
             trainer.setup.stages.announce(why, Scope.RUN)
         yield from trainer.flow()

@@ -83,7 +83,8 @@ class LoopStep:
         if not self.guarded(self._stepper.begin, len(group)):
             return
         self._is_begun = True
-        for self.batch, batch in enumerate(group, first):
+        for number, batch in self._yielded(group, first):
+            self.batch = number
             self._at = _At.TAKEN
             self._watch.lend()
             yield batch
@@ -94,6 +95,14 @@ class LoopStep:
                 missing = "run.step(loss)" if self._at is _At.TAKEN else "run.stepped()"
                 raise LoopMisused(f"{missing} was not called for the batch before; call it once for each batch")
         self._at = _At.NONE
+
+    def _yielded(self, group: tuple[Any, ...], first: int) -> Iterator[tuple[int, Any]]:
+        """Yield the micro-batches that the loop sees, each with its index in the epoch; `first`: the group's first."""
+        return enumerate(group, first)
+
+    def length(self, batches: int) -> int:
+        """Return how many of the next batches of an epoch the loop sees."""
+        return batches
 
     def step(self, loss: Any, closure: Closure | None, metrics: Mapping[str, float | Tensor]) -> bool:
         """Take the numbers of a micro-batch; after the last one make the update. Return False if it was skipped."""
@@ -107,13 +116,23 @@ class LoopStep:
                 f"run.step(loss) was called, but {type(needing[0].optimizer).__name__} evaluates the loss several "
                 "times in a step: give run.step(closure=...) the function that computes and returns the loss"
             )
+        self._take(loss, metrics)
+        self._at = _At.DONE
+        return self._finish(self._stepper.finish, self._numbers()) if self._has_all else True
+
+    def _take(self, loss: Any, metrics: Mapping[str, float | Tensor]) -> None:
+        """Take the numbers of a micro-batch."""
         self._setup.metrics.log(metrics, self._parts)
         self._losses.append(self._gradients_of(loss))
-        self._at = _At.DONE
-        if len(self._losses) < self._parts:
-            return True
-        found = numbers_of(self._setup, self._losses, self._stepper.position.step + 1)
-        return self._finish(self._stepper.finish, found)
+
+    @property
+    def _has_all(self) -> bool:
+        """Whether that was the last micro-batch of the step."""
+        return len(self._losses) == self._parts
+
+    def _numbers(self) -> Any:
+        """Return the numbers of the step, from those of its micro-batches."""
+        return numbers_of(self._setup, self._losses, self._stepper.position.step + 1)
 
     def _step_by(self, closure: Closure, loss: Any, metrics: Mapping[str, float | Tensor]) -> bool:
         """Make a step whose only update is by a closure."""

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger(__name__)
 _PAGE: Final = "docs/ranks.md"
+_EXACT: Final = "docs/exact-sums.md"
 _NO_GROUP: Final = (
     "torchrun has started {0} processes (WORLD_SIZE={0}), and this one has no process group: call "
     "torch.distributed.init_process_group() before run(), and wrap the model in DistributedDataParallel. If each "
@@ -36,7 +37,7 @@ _TRAIN: Final = (
     f"loop of your own ({_PAGE})"
 )
 _WITHOUT_SNAPSHOTS: Final = (
-    f"{{}} ranks train together, without snapshots in memory: a rollback of all ranks goes back to a checkpoint, "
+    f"{{}} train together, without snapshots in memory: a rollback of all ranks goes back to a checkpoint, "
     f"and changes are not tried before they act ({_PAGE})"
 )
 _ONE_STORE: Final = (
@@ -118,10 +119,26 @@ def _fix(model: Any) -> None:
         )
 
 
-def refuse_train(place: Place) -> None:
-    """Raise SetupRefused for `Tolaria.train` with several ranks."""
+def refuse_train(place: Place, settings: Settings) -> None:
+    """Raise SetupRefused for `Tolaria.train` with several ranks, or with exact sums."""
     if place.ranks > 1:
         raise SetupRefused(_TRAIN.format(place.ranks))
+    if settings.parallel.exact:
+        raise SetupRefused(f"train() cannot have exact sums (parallel.exact) yet: call run() with your loop ({_EXACT})")
+
+
+def refuse_split(loader: Any) -> None:
+    """Raise SetupRefused for a loader whose sampler gives each rank other samples: exact sums share out the batches."""
+    distributed = sys.modules.get("torch.utils.data.distributed")
+    batches = getattr(loader, "batch_sampler", None)
+    for sampler in (getattr(loader, "sampler", None), getattr(batches, "sampler", None)):
+        if distributed is None or not isinstance(sampler, distributed.DistributedSampler) or sampler.num_replicas == 1:
+            continue
+        raise SetupRefused(
+            "the loader has a DistributedSampler, so its batches depend on the number of ranks. With exact sums "
+            "(parallel.exact) give every rank the loader that one process would have: each rank then makes its own "
+            f"batches of every step ({_EXACT})"
+        )
 
 
 def for_ranks(settings: Settings, place: Place) -> Settings:
@@ -132,12 +149,24 @@ def for_ranks(settings: Settings, place: Place) -> Settings:
             "start as many"
         )
     if found := [name for _, name in ranks.refused_for_ranks(settings)]:
-        raise SetupRefused(f"several ranks cannot do this yet: {', '.join(found)}. Remove it ({_PAGE})")
+        who = "several ranks" if place.ranks > 1 else "exact sums (parallel.exact)"
+        raise SetupRefused(f"{who} cannot do this yet: {', '.join(found)}. Remove it ({_PAGE})")
+    parallel, leaves = Parallel(ranks=place.ranks), settings.parallel.leaves
+    if settings.parallel.exact and leaves is not None:
+        if place.ranks > leaves:
+            raise SetupRefused(
+                f"{place.ranks} ranks with parallel.leaves: {leaves}: each rank makes at least one micro-batch of a "
+                f"step, so start at most {leaves} ({_EXACT})"
+            )
+        # The number of ranks is that of each start, and no part of the run.
+        parallel = Parallel(exact=True, leaves=leaves)
+        settings = replace(settings, accumulate=leaves)
     if place.rank == 0 and settings.rollback.fast_path_enabled:
-        _log.info(_WITHOUT_SNAPSHOTS.format(place.ranks))
+        who = f"{place.ranks} ranks" if place.ranks > 1 else "One rank or several"
+        _log.info(_WITHOUT_SNAPSHOTS.format(who))
     if place.rank == 0 and _meets_again_in_one_store():
         _log.warning(_ONE_STORE)
-    return replace(ranks.for_ranks(settings), parallel=Parallel(ranks=place.ranks))
+    return replace(ranks.for_ranks(settings), parallel=parallel)
 
 
 def group_here() -> str:

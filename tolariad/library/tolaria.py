@@ -22,7 +22,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import torch
@@ -43,8 +43,10 @@ from tolariad.library.analyses import require_prunable
 from tolariad.library.attached import Attached
 from tolariad.library.failed import RunFailed
 from tolariad.library.folders import warn_of_another
+from tolariad.library.live_line import ProgressWords, live_line
 from tolariad.library.loop_task import LoopTask, for_own_loop
 from tolariad.library.own_loop import OwnLoop
+from tolariad.library.own_step import LoopStep
 from tolariad.library.recorder import hello
 from tolariad.library.result import TrainingResult
 from tolariad.refusal import StartRefused
@@ -59,6 +61,9 @@ from tolariad.trainer.setup import ALONE, Place
 from tolariad.trainer.step.several import StepperOfUpdates
 from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.tasks.given import GivenTask
+
+if TYPE_CHECKING:
+    from tolariad.trainer.ranks.exact import ExactSum
 
 _log: Final = logging.getLogger(__name__)
 _COMPLETE: Final = (
@@ -105,6 +110,8 @@ class Tolaria:
         self._loop: OwnLoop | None = None
         self._state = RunState()
         self._place = ALONE
+        # Those of a run in progress that has exact sums.
+        self._sums: ExactSum | None = None
         # Its imports take half a second: let it begin beside what the program does next.
         if ranks.may_have_recorder():
             spawn.prepare()
@@ -128,9 +135,10 @@ class Tolaria:
         Raises SetupRefused or StartRefused if nothing was started, and RunFailed. An exception of a hook or the model
         is raised too; when `train` is called again, the run continues from its last durable step.
         """
-        ranks.refuse_train(ranks.place_here())
+        settings = self._settings(epochs)
+        ranks.refuse_train(ranks.place_here(), settings)
         given = GivenTask(model, train_loader, val_loader, task=task, optimizer=optimizer)
-        for _ in self._steps(self._settings(epochs), given, train_task):
+        for _ in self._steps(settings, given, train_task):
             pass
         return self._result()
 
@@ -155,10 +163,22 @@ class Tolaria:
 
         def begin(epochs: int, drive: Callable[[Trainer], Steps]) -> Steps:
             settings = for_own_loop(self._settings(epochs), model, optimizers)
+            if settings.parallel.exact:
+                ranks.refuse_split(train_loader)
             return self._steps(settings, given, drive, StepperOfUpdates)
 
-        self._loop = OwnLoop(begin, given, self._result, self._stop)
+        self._loop = OwnLoop(begin, given, self._result, self._stop, self._step_maker)
         return self._loop
+
+    def _step_maker(self, trainer: Trainer) -> LoopStep:
+        """Return what makes the steps of a loop with this trainer."""
+        if self._live is None or not trainer.setup.settings.parallel.exact:
+            return LoopStep(trainer)
+        from tolariad.library.leaf_step import LeafStep, sums_of
+
+        if self._sums is None:
+            self._sums = sums_of(trainer.setup, *self._live.group)
+        return LeafStep(trainer, self._sums)
 
     def stop(self) -> bool:
         """End the run at the next boundary, with a checkpoint. Return False if it was refused or no run is active.
@@ -186,7 +206,7 @@ class Tolaria:
             yield from drive(trainer)
 
         settings = replace(settings, task=settings.task or GIVEN)
-        if self._place.ranks > 1:
+        if self._place.ranks > 1 or settings.parallel.exact:
             settings = ranks.for_ranks(settings, self._place)
         require_prunable(settings, given)
         warn_of_another(self.run_dir)
@@ -206,8 +226,10 @@ class Tolaria:
             with _signals_given_back(_ending(settings.signals)) as hear, preserved_rng(), lent(), released():
                 workers = given.workers or settings.workers
                 self._live = live = _opened(self._place, wanted, given, workers, stepper)
+                line = live_line(ProgressWords(live.figures, settings.epochs), lambda: live.state.run.phase.value)
                 try:
-                    yield from live.run(hear, driving)
+                    with line:
+                        yield from live.run(hear, driving)
                 finally:
                     self._state, self._live = live.state, None
                 if not driven and self._state.run.phase is st.Phase.COMPLETED:
@@ -219,6 +241,9 @@ class Tolaria:
             # The sentence says what to do. The frames and errors within the library that led to it would hide it.
             raise refusal.with_traceback(None) from None
         finally:
+            sums, self._sums = self._sums, None
+            if sums is not None:
+                sums.close()
             _busy.release()
 
     def _settings(self, epochs: int | None) -> Settings:

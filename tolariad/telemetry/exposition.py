@@ -64,12 +64,13 @@ def text(families: Iterable[Family], common: Labels) -> str:
         about = family.about.replace("\\", "\\\\").replace("\n", "\\n")
         lines += [f"# HELP {family.name} {about}", f"# TYPE {family.name} {family.kind}"]
         for one in family.samples:
-            inside = ",".join(f'{name}="{_escaped(value)}"' for name, value in {**common, **one.labels}.items())
+            inside = ",".join(f'{name}="{escaped(value)}"' for name, value in {**common, **one.labels}.items())
             lines.append(f"{family.name}{one.suffix}{{{inside}}} {_number(one.value)}")
     return "\n".join([*lines, ""])
 
 
-def _escaped(value: str) -> str:
+def escaped(value: str) -> str:
+    """Return a value as it stands in a label."""
     # A lone surrogate of a file's name cannot be sent.
     clean = value.encode("utf-8", "replace").decode()
     return clean.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -146,7 +146,8 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
 
 def _checked_seed(settings: Settings, place: Place) -> int:
     """Return the run's seed, if the run is for this process. Raises SetupRefused."""
-    if settings.parallel.ranks != place.ranks:
+    # With exact sums the number of ranks is that of each start.
+    if settings.parallel.ranks != place.ranks and not settings.parallel.exact:
         raise SetupRefused(_ONE_PROCESS.format(settings.parallel.ranks, settings.parallel.ranks))
     if settings.rng_seed is None:
         raise SetupRefused("the resolved configuration has no rng_seed; the daemon draws it when a run begins")
@@ -192,7 +193,7 @@ def _get_ready(setup: Setup, grade: str) -> None:
     for feed in filter(None, (setup.train, setup.validation)):
         feed.share(training)
     # Training draws from this seed on, independent of how much the building of model and data drew.
-    rank = setup.place.rank
+    rank = setup.state_rank
     seed_everything(derived_seed(setup.rng_seed, "training", *((rank,) if rank else ())))
 
 

@@ -126,6 +126,7 @@ class Trainer:
             link,
             fence=self.stepper.fence,
             position=lambda: self.stepper.position,
+            digested=self.stepper.digests.of_checkpoint,
         )
         self.validations = Validations(setup, link, self._boundary, self.stepper, lambda: self._order)
         self._rollbacks = RollbackHandler(setup, link, self._checkpoints, lambda: self._snapshots.slots)

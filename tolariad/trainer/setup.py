@@ -103,6 +103,11 @@ class Setup:
         return self.host[0].optimizer
 
     @property
+    def state_rank(self) -> int:
+        """The rank whose state this process has: with exact sums 0, so that another number of ranks can go on."""
+        return 0 if self.settings.parallel.exact else self.place.rank
+
+    @property
     def parameters(self) -> int:
         """The number of parameters; tied ones count once."""
         return sum(parameter.numel() for parameter in self.model.parameters())

@@ -322,7 +322,8 @@ def test_difference_names_dotted_keys():
 def test_keys_without_effect_are_listed_where_they_were_set():
     """Only what somebody set, and only what does nothing yet."""
     assert without_effect(Settings()) == []
-    assert without_effect(read_settings({"epochs": 3, "digest": {"every_steps": 7}})) == ["digest.every_steps"]
+    traces = read_settings({"epochs": 3, "telemetry": {"otlp_endpoint": "http://x"}})
+    assert without_effect(traces) == ["telemetry.otlp_endpoint"]
     fragmented = read_settings({"prune": {"validation": {"fragmentation": 0.5, "layer_share": 0.4}}})
     assert without_effect(fragmented) == ["prune.validation.fragmentation"]
     assert without_effect(read_settings({"optimizers": {"generator": {}}})) == []

@@ -103,6 +103,27 @@ class StepSkippedReport(Report, frozen=True, kw_only=True):
     verdict: Verdict | None = None
 
 
+class DigestMethod(enum.Enum):
+    """How the digests of tensors are computed. Those of two methods cannot be compared.
+
+    `xxh3`: XXH3 of the bytes, in row-major order, on the CPU. `mixed`: a sum over mixed words and places, on a device.
+    """
+
+    XXH3 = "xxh3"
+    MIXED = "mixed"
+
+
+class ParametersDigestedReport(Report, frozen=True, kw_only=True):
+    """The fields of ParametersDigested."""
+
+    step: Step
+    digest: Digest64
+    tensors: tuple[Digest64, ...]
+    method: DigestMethod
+    names: tuple[str, ...] = ()
+    checkpoint: str = ""
+
+
 class ValidationReport(Report, frozen=True, kw_only=True):
     """A validation is done: after `epoch`, or within it after `batch` of its batches.
 
@@ -161,6 +182,25 @@ class MetricsNamed(Event, frozen=True, kw_only=True):
     """Later steps have metrics with these names, after those of earlier events. A run keeps its names for ever."""
 
     names: tuple[Name, ...]
+
+
+class ParametersDigested(Event, frozen=True, kw_only=True):
+    """The state of training after step `step`, as digests: parameters, buffers, the optimizers' tensors, averages.
+
+    `tensors`: one digest each. `names`: theirs, if they are not those of the event before; that of a checkpoint has
+    them. `digest`: over all of `tensors`. `checkpoint`: the id of the one whose copy was made at this moment, after the
+    orders that had acted there; "" if it is the state immediately after the update. It never changes
+    the state of the run.
+    """
+
+    skippable: bool = False  # type: ignore[misc]  # a field of this type alone
+    step: Step
+    digest: Digest64
+    tensors: tuple[Digest64, ...]
+    method: DigestMethod
+    branch: int = 0
+    names: tuple[str, ...] = ()
+    checkpoint: str = ""
 
 
 class StepSkipped(Event, frozen=True, kw_only=True):

@@ -18,7 +18,10 @@ class RerunBegun(Event, frozen=True, kw_only=True):
 
 
 class Difference(msgspec.Struct, frozen=True, kw_only=True):
-    """The first value that differed in a re-run, as a number. Older journals have hexadecimal floats."""
+    """The first value that differed in a re-run, as a number. Older journals have hexadecimal floats.
+
+    `field`: a field of the step, or `digest of NAME`: the digest of a tensor after the step, in hexadecimal digits.
+    """
 
     step: Step
     field: str

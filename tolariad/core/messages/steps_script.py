@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import msgspec
 
-from tolariad.core.calc.units import Epoch, Loss, Rate, Step
+from tolariad.core.calc.units import Digest64, Epoch, Loss, Rate, Step
 from tolariad.core.messages.boundary_order import AnyBoundaryOrder
-from tolariad.core.messages.steps import StepSkipped
+from tolariad.core.messages.steps import DigestMethod, StepSkipped
 
 
 class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
@@ -21,6 +21,14 @@ class ScriptStep(msgspec.Struct, frozen=True, array_like=True):
     lr: Rate
     rates: int
     data: int = 0
+
+
+class ScriptDigest(msgspec.Struct, frozen=True, array_like=True):
+    """The journal's digests of the state after update `step`, as in ParametersDigested."""
+
+    step: Step
+    method: DigestMethod
+    tensors: tuple[Digest64, ...]
 
 
 class ScriptOrder(msgspec.Struct, frozen=True, array_like=True):
@@ -58,3 +66,4 @@ class Script(msgspec.Struct, frozen=True, kw_only=True):
     orders: tuple[ScriptOrder, ...] = ()
     changes: tuple[ScriptChange, ...] = ()
     within: dict[Step, dict[str, float]] = {}
+    digests: tuple[ScriptDigest, ...] = ()

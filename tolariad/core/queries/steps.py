@@ -41,6 +41,7 @@ def script_from_journal(
     skips: list[m.StepSkipped] = []
     orders: list[m.ScriptOrder] = []
     changes: list[m.ScriptChange] = []
+    digests: dict[int, m.ScriptDigest] = {}
     ended = 0
     for event in events:
         match event:
@@ -56,22 +57,15 @@ def script_from_journal(
                     orders = _within(orders, 0 if is_own else event.orders)
             case m.RatesRestored() if _is_living(branches, branch):
                 orders = _within(orders, event.orders)
-            case m.StepCompleted(step=step) if not branches.holds_step(event.branch, step):
-                pass
-            case m.StepSkipped(epoch=epoch, batch=batch) if not branches.holds_position(event.branch, epoch, batch):
-                pass
-            case m.ValidationFinished() if not _is_held(branches, branch, event):
-                pass
-            # At the fork itself the target's own count decides: it may contain the order, or be from before it.
-            case m.OrderActed(applied_before_step=before) if not branches.holds_step(branch, before - 1):
-                pass
-            case m.ArchitectureChanged() if not _is_on_line(branches, branch, event):
+            case _ if _is_given_up(branches, branch, event):
                 pass
             case m.ArchitectureChanged(applied_before_step=before, epoch_ended=of_epoch):
                 if checkpoint is None or not st.is_held_at(before, of_epoch, checkpoint.step, checkpoint.epoch):
                     changes.append(m.ScriptChange(event.number, event.name, event.arguments, before, of_epoch))
             case m.StepCompleted(step=step) if step == first_step + len(script_steps):
                 script_steps.append(m.ScriptStep(step, event.loss, event.grad_norm, event.lr, event.rates, event.data))
+            case m.ParametersDigested(step=step, checkpoint="") if step >= first_step:
+                digests[step] = m.ScriptDigest(step, event.method, event.tensors)
             case m.StepSkipped(epoch=epoch, batch=batch) if (epoch, batch) > position:
                 skips.append(event)
             case m.ValidationFinished(epoch=epoch, batch=0):
@@ -91,7 +85,26 @@ def script_from_journal(
         skips=tuple(skips),
         orders=tuple(orders),
         changes=tuple(changes),
+        digests=tuple(digests.values()),
     )
+
+
+def _is_given_up(branches: Branches, branch: int, event: m.Event | Unknown) -> bool:
+    """Return whether an event, made on `branch`, is of a part that the current line does not have."""
+    match event:
+        case m.StepCompleted(step=step) | m.ParametersDigested(step=step):
+            return not branches.holds_step(event.branch, step)
+        case m.StepSkipped(epoch=epoch, batch=batch):
+            return not branches.holds_position(event.branch, epoch, batch)
+        case m.ValidationFinished():
+            return not _is_held(branches, branch, event)
+        # At the fork itself the target's own count decides: it may contain the order, or be from before it.
+        case m.OrderActed(applied_before_step=before):
+            return not branches.holds_step(branch, before - 1)
+        case m.ArchitectureChanged():
+            return not _is_on_line(branches, branch, event)
+        case _:
+            return False
 
 
 def _is_held(branches: Branches, branch: int, validation: m.ValidationFinished) -> bool:

@@ -67,6 +67,14 @@ def stepped(state: Reads, report: m.StepReport, at: At[Reads]) -> Decision:
     )
 
 
+def digested(state: Reads, report: m.ParametersDigestedReport, _: At[Reads]) -> Decision:
+    """Record the digests of a step that is recorded."""
+    if report.step > state.progress.step:
+        why = f"step {report.step} was digested, but step {state.progress.step} is the last one that was reported"
+        return Decision((state.trainer.refused(why),))
+    return Decision((m.ParametersDigested.of(report, branch=state.progress.branch, skippable=True),))
+
+
 def skipped(state: Reads, report: m.StepSkippedReport, _: At[Reads]) -> Decision:
     """Record batches without an update, so that a re-run skips them again."""
     expected = state.progress.step + 1

@@ -17,9 +17,12 @@ from journal.reader import Reader
 from tolariad.core import messages as m
 from tolariad.forensics.differences.bisection import common_start
 from tolariad.forensics.differences.contexts import Differing, Part, context_of, differing
+from tolariad.forensics.differences.digests import Place, first_differing
 from tolariad.forensics.differences.records import Acted, Record, Walk, is_equal
 from tolariad.forensics.moment import state_at
 
+# The field of a difference in the tensors of a run begins with this.
+DIGEST_OF: Final = "digest of "
 # How many records after the first difference are searched for the same place.
 _WINDOW: Final = 1000
 # Orders that come when an analysis or a strategy has ended: that takes as long as the machine lets it.
@@ -87,6 +90,7 @@ def compare_runs(a: Reader, b: Reader) -> Comparison:
     not_compared: list[str] = []
     first = _first_difference(*walks, not_compared)
     ends = state_at(a).state, state_at(b).state
+    first = _in_tensors(a, b, first, Place(ends[0].seq, ends[1].seq)) or first
     context = differing(context_of(a, walks[0].last_state), context_of(b, walks[1].last_state))
     unreadable = [f"run {name}: {why}" for name, walk in zip("AB", walks, strict=True) for why in walk.incomparable]
     not_compared += unreadable
@@ -98,6 +102,25 @@ def compare_runs(a: Reader, b: Reader) -> Comparison:
         steps_b=ends[1].progress.step,
         context=tuple(context),
         not_compared=tuple(dict.fromkeys(not_compared)),
+    )
+
+
+def _in_tensors(a: Reader, b: Reader, first: Difference | None, ends: Place) -> Difference | None:
+    """Return a difference of the tensors from before the first record that differs; None if there is none."""
+    if first is not None and (first.seq_a is None or first.seq_b is None or first.kind is not Verdict.VALUE):
+        return None
+    before = ends if first is None else Place(first.seq_a or 0, first.seq_b or 0)
+    found = first_differing(a, b, before)
+    if found is None:
+        return None
+    return Difference(
+        kind=Verdict.VALUE,
+        place=("ParametersDigested", found.branch, found.step),
+        seq_a=found.seqs.a,
+        seq_b=found.seqs.b,
+        field=f"{DIGEST_OF}{found.tensor}",
+        a=f"{found.a:016x}",
+        b=f"{found.b:016x}",
     )
 
 

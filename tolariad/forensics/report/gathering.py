@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from journal.reader import Reader
+from journal.records import JournalEntry
 from tolariad.core import queries as q
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.state.run_state import RunState
@@ -21,13 +22,19 @@ from tolariad.forensics.report.pyramid import Curve, curve
 def gathered(journal: Path, name: str) -> RunPage:
     """Return what the page shows of a run. Raises JournalError, ReplayError, OSError."""
     every = numbers.executed_of(journal)
-    found = happenings(journal, every.steps)
+    told: list[numbers.Told] = []
+
+    def hear(entry: JournalEntry) -> None:
+        if (one := numbers.told_by(entry)) is not None:
+            told.append(one)
+
+    found = happenings(journal, every.steps, hear)
     line = numbers.steps_of_line(every)
     curves = {"line": _curves(line.step, line.by_name, [float(one.step) for one in found.marks])}
     if len(every.line) < len(every.steps):
         order = array("q", range(1, len(every.steps) + 1))
         curves["executed"] = _curves(order, every.steps.by_name, [float(one.row) for one in found.marks])
-    curves["line"] |= _validations(journal)
+    curves["line"] |= _validations(numbers.validations_among(told))
     with Reader(journal) as reader:
         facts = _facts(reader, state_at(reader).state, found)
     return RunPage(name=name, facts=facts, curves=curves, happenings=found)
@@ -37,8 +44,7 @@ def _curves(x: Sequence[float], by_name: dict[str, array[float]], around: Sequen
     return {name: curve(x, values, around) for name, values in by_name.items()}
 
 
-def _validations(journal: Path) -> dict[str, Curve]:
-    rows = numbers.validations_of(journal)
+def _validations(rows: Sequence[numbers.Row]) -> dict[str, Curve]:
     found = {}
     for name in numbers.names_of(rows):
         own = [one for one in rows if name in one.by_name]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
 from journal.reader import Reader
+from journal.records import JournalEntry
 from tolariad.core.calc.steps.table import is_step
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.messages.vocabulary import EVENT_TYPES
@@ -215,15 +217,15 @@ _HEADS: Final = {
 }
 
 
-def happenings(journal: Path, steps: Steps) -> Happenings:
-    """Read the events that are no steps. `steps`: all that were made, in this order. Raises JournalError, OSError."""
+def happenings(journal: Path, steps: Steps, hear: Callable[[JournalEntry], None] = lambda _: None) -> Happenings:
+    """Read the events that are no steps. `steps`: all that were made, in this order. Raises JournalError, OSError.
+
+    `hear` is called with each of these events, so that nobody has to read the journal a second time.
+    """
     found = _Gathering()
-    rows = 0
     with Reader(journal) as reader:
-        for entry in reader:
-            if is_step(bytes(entry.event)):
-                rows += 1
-                continue
+        for rows, entry in reader.without(is_step):
+            hear(entry)
             made = min(rows, len(steps))
             if made:
                 found.at(int(steps.wall[made - 1]))

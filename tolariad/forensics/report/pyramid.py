@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import bisect
 import math
-from array import array
 from collections.abc import Iterable, Sequence
 from typing import Final
 
@@ -50,15 +49,16 @@ def curve(x: Sequence[float], y: Sequence[float], around: Iterable[float] = ()) 
     size = -(-count // BUCKETS)
     places, low, high, missing = [], [], [], 0
     for start in range(0, count, size):
-        part = y[start : start + size]
+        # As a list: an array makes a new number for each look at a value, and there are three.
+        part = list(y[start : start + size])
         # One sum tells whether any value is not finite: looking at each would take longer than everything else.
         if not math.isfinite(sum(part)):
-            finite = array("d", [one for one in part if math.isfinite(one)])
+            finite = [one for one in part if math.isfinite(one)]
             missing += len(part) - len(finite)
             part = finite
         places.append(_place(x[start]))
-        low.append(_rounded(min(part)) if len(part) else None)
-        high.append(_rounded(max(part)) if len(part) else None)
+        low.append(_rounded(min(part)) if part else None)
+        high.append(_rounded(max(part)) if part else None)
     return Curve(places, low, high, list(_windows(x, y, around)), missing)
 
 

@@ -39,8 +39,12 @@ class CheckpointHandler:
         *,
         fence: Callable[[], None],
         position: Callable[[], Position],
+        digested: Callable[[int, str], None],
     ) -> None:
-        """`fence` must return when the last step is reported and durable. `position` returns the current position."""
+        """`fence` must return when the last step is reported and durable. `position` returns the current position.
+
+        `digested` reports the digests of the state of a step, of which a checkpoint with this id was copied.
+        """
         self._saver = saver
         self._snapshots = snapshots
         saver.read_memory_by(snapshots.copied)
@@ -48,6 +52,7 @@ class CheckpointHandler:
         self._reporter, self._inbox, self._progress = link.reporter, link.inbox, link.progress
         self._wait_until_durable = fence
         self._position = position
+        self._digested = digested
         self._inbox.register(m.TakeCheckpoint, self._take)
         self._inbox.register(m.AbortCheckpoints, self._abort)
         self._inbox.register(m.UseRing, snapshots.obey)
@@ -98,6 +103,7 @@ class CheckpointHandler:
             copied = saver.capture(self._position())
             if copied is not None:
                 self._reporter.report(copied)
+                self._digested(copied.step, copied.id)
 
     def _fence(self) -> None:
         """Wait until the last step is reported and durable. A copy follows."""

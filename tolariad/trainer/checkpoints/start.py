@@ -61,7 +61,7 @@ def begin(
                 begin_from(setup, order.parent, each)
         return None
     if ref.slot is None:
-        loaded = load(checkpoints / ref.id, ref.manifest, each, setup.place.rank)
+        loaded = load(checkpoints / ref.id, ref.manifest, each, setup.state_rank)
         parent = ref.id
     else:
         loaded, parent = _from_memory(ref.slot, ref, slots, each)

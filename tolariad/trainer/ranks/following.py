@@ -14,7 +14,7 @@ from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.checkpoints.tree import NotCapturable
 from tolariad.trainer.orders.boundary import Boundary
 from tolariad.trainer.orders.gate import Gate, Link
-from tolariad.trainer.orders.inbox import OrderInbox
+from tolariad.trainer.orders.inbox import ObeyPoint, OrderInbox
 from tolariad.trainer.orders.reporter import Progress, Reporter
 from tolariad.trainer.ranks.pieces import own_pieces
 from tolariad.trainer.ranks.stepping import StepperOfRanks
@@ -60,10 +60,15 @@ class FollowerBoundary(Boundary):
         if self._group.passes():
             return
         self._group.arrive()
+        self._stay(ObeyPoint.BOUNDARY)
+
+    def _stay(self, place: ObeyPoint) -> None:
+        """Obey the orders that rank 0 obeys here, until it goes on."""
         while True:
             # Asked before the orders: those that came with the last word must be obeyed too.
             may_leave = self._group.may_leave
-            self._inbox.obey_at_boundary()
+            self._inbox.take_in()
+            self._inbox.obey_up_to(lambda _: False, place)
             if may_leave:
                 return
             self._inbox.stand(Activity.GATE)
@@ -76,6 +81,9 @@ class FollowerBoundary(Boundary):
     def _wait_for_continue(self, *given: Any) -> None:
         self._group.arrive()
         super()._wait_for_continue(*given)
+        # Rank 0 may still take a checkpoint here, before it obeys the order to go on. For that it needs this rank's
+        # pieces, and waits for those of the checkpoint before.
+        self._stay(ObeyPoint.VALIDATED)
 
     def serve_until_exit(self, situation: Callable[[], object] = lambda: None) -> None:
         """After the last epoch: obey orders until ToldToExit is raised, or until `situation` returns something else."""

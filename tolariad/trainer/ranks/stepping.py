@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 from tolariad.channel.group_page import Line
 from tolariad.core import messages as m
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.ranks.exact.order import block
 from tolariad.trainer.ranks.group import RanksDiffer
 from tolariad.trainer.ranks.times import samples_of
 from tolariad.trainer.step.measured import Measured
 from tolariad.trainer.step.several import StepperOfUpdates
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch.optim import Optimizer
@@ -34,6 +35,8 @@ _CAUSES: Final = {
     "gradient norm": "Is the forward pass made by the model that DistributedDataParallel wraps, and is `no_sync` left "
     "before the last backward pass of a step?",
     "learning rates": "Did one rank get another configuration, or change a rate itself?",
+    "batches": "With exact sums every rank goes through the whole data in one order, and makes its own batches of each "
+    "step: pass the loader that one process would have.",
     "place": "The loops of all ranks must take every batch, and call run.step once for each.",
 }
 
@@ -51,7 +54,9 @@ class StepperOfRanks(StepperOfUpdates):
         """Take the digest of the micro-batches of the next step, and the number of samples if it is timed."""
         super().note(batches)
         if self._clock.is_on:
-            self._samples = sum(samples_of(batch) for batch in batches)
+            place, count = self._setup.place, len(batches)
+            mine = block(count, place.ranks, place.rank) if self._setup.settings.parallel.exact else range(count)
+            self._samples = sum(samples_of(batches[number]) for number in mine)
 
     def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: float, what: str) -> torch.Tensor:
         """Run the backward pass of one micro-batch, timed if the step is."""
@@ -60,6 +65,10 @@ class StepperOfRanks(StepperOfUpdates):
             return run()
         found: torch.Tensor = self._clock.of_backward(loss, run)
         return found
+
+    def of_sum(self, add_up: Callable[[], None]) -> None:
+        """Let the gradients of all ranks be added up. That takes as long as the slowest rank: it counts as wait."""
+        self._clock.of_wait(add_up)
 
     def stand_at(self, position: Position) -> None:
         """Set the position that the current state belongs to. At an epoch's end rank 0 reports times."""
@@ -90,7 +99,7 @@ class StepperOfRanks(StepperOfUpdates):
             self._clock.met(since, step, self._samples)
         else:
             self._clock.over(step)
-        first = lines[0]
+        first, is_exact = lines[0], self._setup.settings.parallel.exact
         for rank, line in enumerate(lines):
             if not _same(line.norm, first.norm):
                 _differ("gradient norm", step, rank, first.norm, line.norm)
@@ -98,6 +107,11 @@ class StepperOfRanks(StepperOfUpdates):
                 _differ("learning rates", step, rank, first.rates, line.rates)
             if (line.step, line.place) != (first.step, first.place):
                 _differ("place", step, rank, (first.step, first.place), (line.step, line.place))
+            if is_exact and not (line.data == first.data and _same(line.loss, first.loss)):
+                _differ("batches", step, rank, (first.data, first.loss), (line.data, line.loss))
+        if is_exact:
+            # Batches and loss are those of all ranks already.
+            return own
         # From 0.0 on in the order of the ranks: every rank gets the same bits.
         loss = sum([line.loss for line in lines]) / len(lines)
         self._data = zlib.crc32(struct.pack(f"<{len(lines)}I", *(line.data for line in lines))) or 1

@@ -48,14 +48,15 @@ class RankClock:
 
     def watch(self, model: Any) -> None:
         """Take the time in which a model in DistributedDataParallel sends buffers, and waits for that, for wait."""
-        around_buffers(model, self._of_buffers)
+        around_buffers(model, self.of_wait)
 
-    def _of_buffers(self, send: Callable[[], None]) -> None:
+    def of_wait(self, call: Callable[[], None]) -> None:
+        """Make a call that waits for other ranks."""
         if not self.is_on:
-            send()
+            call()
             return
         begun = self._clock()
-        send()
+        call()
         self._waited += self._clock() - begun
 
     def left(self) -> None:

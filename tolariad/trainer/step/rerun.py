@@ -41,6 +41,8 @@ class Rerun:
         self.orders = list(script.orders)
         # Changes of the model's shape, whether they were made again or not.
         self.changes = script.changes
+        # The digests of the state after a step, by step.
+        self.digests = {one.step: one for one in script.digests}
         self._validations, self._within = script.validations, script.within
         # Whether the journal has a validation within an epoch.
         self.validates = bool(script.within)
@@ -88,13 +90,17 @@ class Rerun:
         """Return whether a boundary order of the journal acts before update `step` and is not repeated yet."""
         return any(one.before_step == step for one in self.orders)
 
-    def compare(self, report: m.StepReport) -> m.RerunReport | None:
-        """Compare a step that was re-run. Return the report if it was the script's last step."""
+    def compare(self, report: m.StepReport, after: m.Difference | None = None) -> m.RerunReport | None:
+        """Compare a step that was re-run. Return the report if it was the script's last step.
+
+        `after`: how the state after the step differs. It follows from the step's numbers if these differ too.
+        """
         expected = self._steps[self._compared]
         if expected.step != report.step:
             raise ScriptError(f"the script continues at step {expected.step}, the trainer at step {report.step}")
         self._compared += 1
-        return self._taken(_of_other_data(first_difference(expected, report, STEP_FIELDS), expected.data, report.data))
+        found = _of_other_data(first_difference(expected, report, STEP_FIELDS), expected.data, report.data)
+        return self._taken(found or after)
 
     def compare_skip(self, report: m.StepSkippedReport, found: m.SkipReason | None) -> m.RerunReport | None:
         """Compare a step that was skipped again.

@@ -9,7 +9,7 @@ Promises: a step is applied as a whole or not at all, and no update of it begins
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tolariad.core import messages as m
@@ -70,6 +70,10 @@ class StepperOfUpdates(Stepper):
     def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: float, what: str) -> torch.Tensor:
         """Run the backward pass of one micro-batch of a loop: as the function of this name."""
         return add_gradients(setup, loss, parts, what)
+
+    def of_sum(self, add_up: Callable[[], None]) -> None:
+        """Let the gradients of several ranks be added up."""
+        add_up()
 
     def give_up(self) -> bool:
         """Undo what was done of a step that is not finished. Return False if nothing of it was kept to go back to."""

@@ -28,6 +28,7 @@ from tolariad.trainer.checkpoints.snapshot import Position
 from tolariad.trainer.data.digest import digest_of
 from tolariad.trainer.health.monitor import NOT_COMPUTED, OF_THE_DETECTOR, CheckResult, instability, overlaps
 from tolariad.trainer.health.stopwatch import SAMPLED
+from tolariad.trainer.step.digesting import ParameterDigests
 from tolariad.trainer.step.gradients import drop_gradients, forward_backward, update
 from tolariad.trainer.step.measured import InFlight, Measured, PendingStep
 from tolariad.trainer.step.rerun import Rerun
@@ -59,6 +60,7 @@ class Stepper:
         self._setup = setup
         self._reporter, self._gate, self._progress = link.reporter, link.gate, link.progress
         self._stopwatch = stopwatch
+        self.digests = ParameterDigests(setup, link)
         self._audit = audit
         self._hook = hook
         self._metrics = setup.metrics
@@ -114,12 +116,15 @@ class Stepper:
         self.rerun = Rerun(script)
         if self.rerun.active:
             self._progress.begin_rerun()
+            self.digests.begin_rerun()
         else:
             self._progress.end_rerun()
+            self.digests.begin(self.position.step)
 
     def drop(self) -> None:
         """Drop a step that is not reported yet, because a rollback commits."""
         self._unsettled = None
+        self.digests.drop()
         self._metrics.drop()
         # The rollback overwrites the parameters. The audit must not take this for a change by other code.
         self._audit.begin_anew()
@@ -207,7 +212,9 @@ class Stepper:
             watch.of_task(self._clear)
         else:
             self._clear()
-        metrics = self._metrics
+        metrics, digests = self._metrics, self.digests
+        if (step >= digests.due or self.position.batch == digests.last_batch) and not self._progress.rerunning:
+            digests.take(step)
         if self._tokens_left is not None and step > self._counted:
             self._tokens_left -= metrics.tokens()
         if measured is None:
@@ -257,13 +264,16 @@ class Stepper:
         rates.saw_loss(self.rerun.loss if rerunning else measured.loss)
         values = (at.step, at.epoch, at.batch, measured.loss, measured.grad_norm, used[0], rates.digest(at.step, used))
         if rerunning:
-            self._compared(self.rerun.compare(m.report_of(values, data=data)))
+            after = self.digests.compared(self.rerun, at.step) if self.rerun.digests else None
+            self._compared(self.rerun.compare(m.report_of(values, data=data), after))
         elif metrics:
             if self._metrics.new:
                 self._reporter.report(m.MetricsNamedReport(names=self._metrics.unreported()))
             self._gate.report_step(values, metrics, data)
         else:
             self._gate.report_step(values, (), data)
+        if self.digests.pending is not None:
+            self.digests.tell()
         if self._setup.pruner.watches:
             self._setup.pruner.saw(at.step, measured.grad_norm, rerunning=rerunning)
             self._report_window()
@@ -346,6 +356,7 @@ class Stepper:
         failpoints.reached("rerun")
         if finished is not None:
             self._progress.end_rerun()
+            self.digests.begin(self.position.step)
             self._stopwatch.begin()
             setup = self._setup
             if finished.first_difference is not None:

@@ -66,8 +66,11 @@ _UNMEASURED: Final[Mapping[str, str]] = {
     **dict.fromkeys(("group_addition", "parameter_addition", "seed_registry"), "no change of a model is timed yet"),
     "importance_overhead": "importance is measured by a process of its own, and never in a step",
     "prune_rollback": "a rollback to the state before masks is timed as every rollback",
-    **dict.fromkeys(("telemetry_batch", "telemetry_put", "telemetry_queue"), "there is no telemetry bus yet"),
-    "memory_telemetry": "there is no telemetry bus yet",
+    **dict.fromkeys(
+        ("telemetry_batch", "telemetry_put", "telemetry_queue"),
+        "a message is queued without waiting; the status counts those that had no room",
+    ),
+    "memory_telemetry": "the queues are bounded by the number of messages",
     "emergency_minor": "a record is all that follows",
     "memory_emergency": "it is kept free, not used",
 }

@@ -17,6 +17,7 @@ RELOADABLE: Final = (
     "logging",
     "metrics",
     "telemetry",
+    "notify",
     "budgets",
     "control",
     "checkpoint.keep_last",
@@ -49,7 +50,6 @@ FREE: Final = (
     "audit",
     "data",
     "digest",
-    "notify",
     "follow",
     "signals",
     "trainer",
@@ -76,7 +76,7 @@ _ANNOUNCED: Final = ("accumulate", "learning_rate", "precision", "task", "task_o
 # Keys that no start may change, and why.
 NEVER: Final[Mapping[str, str]] = {
     "rng_seed": "every random draw and the order of the data follow from it",
-    "parallel": "each rank has its own random numbers, and its own place in its data",
+    "parallel": "each rank has its own random numbers, and its own place in its data; exact sums have another order",
     "batch_size": "the place within an epoch is counted in batches",
     "optimizer": "a resume restores the optimizer with its arguments",
     "optimizers": "a resume restores the optimizers with their arguments",

@@ -20,6 +20,7 @@ from tolariad.core.calc.settings.followers import Followers
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, PartOptimizer
 from tolariad.core.calc.settings.processes import Parallel, TrainerSettings
 from tolariad.core.calc.settings.pruning import Prune
+from tolariad.core.calc.settings.receivers import Notify, Telemetry
 from tolariad.core.calc.settings.seeds import SeedSettings
 
 # How long an orderly stop may take before the daemon ends without it. The service manager's limit (TimeoutStopSec in
@@ -113,14 +114,6 @@ class Breaker(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     failures: Annotated[units.Positive, Meta(description="failures in a row that open the breaker")] = 3
     reset_s: Annotated[units.PositiveSeconds, Meta(description="seconds until an open breaker is tried again")] = 30.0
     probes: Annotated[units.Positive, Meta(description="successes in a row that close it again")] = 1
-
-
-class Telemetry(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The receivers of telemetry."""
-
-    bus_url: Annotated[str | None, Meta(description="address of the Redis server that carries the bus")] = None
-    bus_password: Annotated[units.Secret | None, Meta(description="password of the Redis server")] = None
-    otlp_endpoint: Annotated[str | None, Meta(description="address of an OpenTelemetry collector for traces")] = None
 
 
 class Logging(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -275,12 +268,6 @@ class Ema(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
             "average, with the model's own buffers, which are not averaged"
         ),
     ] = None
-
-
-class Notify(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Notifications when a run ends or freezes."""
-
-    webhook: Annotated[units.Secret | None, Meta(description="URL that receives one JSON object by POST")] = None
 
 
 class Settings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -43,3 +43,14 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     strategy: Annotated[
         Literal["ddp"], Meta(description="`ddp`: every rank has the whole model, and gradients are averaged")
     ] = "ddp"
+    exact: Annotated[
+        bool,
+        Meta(
+            description="add gradients in one order, so that a run has the same bits with any number of ranks "
+            "(docs/exact-sums.md); for a program with a loop of its own"
+        ),
+    ] = False
+    leaves: Annotated[
+        units.Leaves | None,
+        Meta(description="micro-batches of a step, of all ranks together; needed if `exact` is set, and else without"),
+    ] = None

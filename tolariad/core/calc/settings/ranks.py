@@ -22,6 +22,8 @@ def refused_for_ranks(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "stop.tokens", "stop.tokens"
     if (settings.task or "").startswith("lightning:"):
         yield "task", "LightningModules"
+    if settings.parallel.exact and settings.precision == "fp16":
+        yield "precision", "precision fp16 with exact sums"
     if b'"policy":"morpho_adaptive"' in msgspec.json.encode(settings):
         yield "learning_rate.policy", "the policy morpho_adaptive, which follows the validation of one rank"
 

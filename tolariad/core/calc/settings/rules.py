@@ -15,6 +15,7 @@ from tolariad.core.calc.bounds import shown
 from tolariad.core.calc.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.calc.learning_rate.schedule import WHOLE_RUN, policy_named
 from tolariad.core.calc.seeds.stages import GROWTH
+from tolariad.core.calc.settings.addresses import receiver_problems
 from tolariad.core.calc.settings.changes import Change, change_of, is_under
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, OptimizerGroup, PartOptimizer
@@ -23,19 +24,14 @@ from tolariad.core.calc.settings.pruning import Prune, ShareFrom
 from tolariad.core.calc.settings.ranks import rank_problems
 from tolariad.core.calc.settings.reading import ConfigError, Problem, read_settings
 from tolariad.core.calc.settings.strategies import strategy_problems
+from tolariad.core.calc.settings.sums import exact_problems
 from tolariad.core.calc.settings.task_defaults import TASK_DEFAULTS, TASK_OPTIONS, defaults_of
 from tolariad.core.calc.settings.values import read_address, read_metric
 from tolariad.core.calc.text.nearest import KEYS_ALIKE, nearest
 from tolariad.core.calc.text.phrases import counted
 
 # Keys for features that this version does not have. They are accepted; `tolariad check` lists those that are set.
-WITHOUT_EFFECT: Final = (
-    "digest",
-    "integration.oona_backpressure_limit",
-    "notify",
-    "prune.validation.fragmentation",
-    "telemetry",
-)
+WITHOUT_EFFECT: Final = ("prune.validation.fragmentation",)
 
 # The arguments of each optimizer. torch would refuse others too, but only in the trainer, after the data is loaded.
 _ADAM: Final = frozenset({"weight_decay", "eps", "betas"})
@@ -69,6 +65,8 @@ def check(settings: Settings) -> list[Problem]:
         *_metric_problems(settings.keep_best),
         *_prune_problems(settings.prune),
         *_address_problems(settings.metrics.listen),
+        *exact_problems(settings.parallel, settings.accumulate),
+        *receiver_problems(settings.telemetry),
         *rank_problems(settings),
         *(_no_stage(name) for name in settings.seeds.stage_weights if name not in _STAGES),
     ]

@@ -42,8 +42,14 @@ def _improved(e: m.ValidationImproved) -> str:
     return f"{f'Step {e.step}' if e.batch else f'Epoch {e.epoch}'} is the best so far: {e.metric} {e.value:.6g}."
 
 
+def _digested(e: m.ParametersDigested) -> str:
+    where = f"in checkpoint {e.checkpoint}" if e.checkpoint else f"after step {e.step}"
+    return f"The state {where} has digests of {counted(len(e.tensors), 'tensor')}."
+
+
 SENTENCES: Final[Sentences] = {
     m.StepCompleted: _stepped,
+    m.ParametersDigested: _digested,
     m.MetricsNamed: lambda e: f"The steps have metrics: {listed(e.names)}.",
     m.StepSkipped: _skipped,
     m.EpochStarted: "Epoch {e.epoch} began.",

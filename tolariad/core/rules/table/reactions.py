@@ -135,6 +135,7 @@ TABLE: Final[tuple[Row[RunState], ...]] = (
     on(m.ExceptionReport, trainer.raised, makes=(m.ExceptionRaised,)),
     on(m.StepReport, steps.stepped, makes=(m.StepCompleted, m.ReportRefused)),
     on(m.MetricsNamedReport, steps.metrics_named, makes=(m.MetricsNamed, m.ReportRefused)),
+    on(m.ParametersDigestedReport, steps.digested, makes=(m.ParametersDigested, m.ReportRefused)),
     on(m.StepSkippedReport, steps.skipped, makes=(m.InstabilityDetected, m.StepSkipped, m.ReportRefused)),
     on(
         m.ValidationReport,

@@ -1,0 +1,106 @@
+"""Spans as OpenTelemetry's own packages take them: of an old run by the command, and live from a daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from threading import Thread
+
+import pytest
+
+from tests.daemon.harness import SETS, ForkedDaemon, of_type
+from tests.followers.recording import went_back, write_journal
+from tolariad.cli.tolaria import main
+from tolariad.core import messages as m
+from tolariad.telemetry.traces import export_run
+
+pytestmark = pytest.mark.outside
+memory = pytest.importorskip(
+    "opentelemetry.sdk.trace.export.in_memory_span_exporter", reason="opentelemetry (extra `otel`) is not installed"
+)
+service = pytest.importorskip("opentelemetry.proto.collector.trace.v1.trace_service_pb2")
+RUN = bytes(range(16))
+
+
+@contextmanager
+def collector() -> Iterator[tuple[str, list]]:
+    """Run a collector, and give its URL and the spans that it got."""
+    got: list = []
+
+    class Collecting(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            request = service.ExportTraceServiceRequest.FromString(body)
+            is_known = self.path == "/v1/traces"
+            if is_known:
+                for resource in request.resource_spans:
+                    got.extend(span for scope in resource.scope_spans for span in scope.spans)
+            self.send_response(200 if is_known else 404)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_said: object) -> None:
+            """Say nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Collecting) as server:
+        thread = Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", got
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_spans_of_a_run_are_as_the_sdk_shows_them():
+    """One trace; the run is the parent of all; a second export has the same ids; each is valid JSON of OTLP."""
+    exporter = memory.InMemorySpanExporter()
+    events = list(enumerate(went_back().events, 1))
+    count = sum(export_run(events, RUN, "blue", exporter))
+    first = exporter.get_finished_spans()
+    assert count == len(first) > 4
+    exporter.clear()
+    sum(export_run(events, RUN, "blue", exporter))
+    again = exporter.get_finished_spans()
+    (run,) = [span for span in first if span.name == "run"]
+
+    assert [span.context.span_id for span in again] == [span.context.span_id for span in first]
+    assert {span.context.trace_id for span in first} == {int.from_bytes(RUN)}
+    assert {span.parent.span_id for span in first if span is not run} == {run.context.span_id}
+    assert run.parent is None
+    assert {"run", "epoch", "rollback", "checkpoint"} <= {span.name for span in first}
+    assert all(list(span.attributes)[-2:] == ["tolaria.run", "tolaria.seq"] for span in first)
+    assert all('"name"' in span.to_json() for span in first)
+
+
+def test_an_old_run_is_sent_by_the_command(tmp_path, capsys):
+    """The collector has every span, with the times of the journal; an address that is none is refused."""
+    world = went_back()
+    write_journal(world.events, tmp_path / "run" / "journal")
+    with collector() as (url, got):
+        with pytest.raises(SystemExit) as ended:
+            main(["journal", "export", str(tmp_path / "run"), "--otlp", url])
+        assert ended.value.code == 0
+        with pytest.raises(SystemExit) as refused:
+            main(["journal", "export", str(tmp_path / "run"), "--otlp", "localhost:4318"])
+        assert refused.value.code == 2
+
+    epochs = [span for span in got if span.name == "epoch"]
+    ends = [event.wall for event in world.events if isinstance(event, m.EpochFinished)]
+    assert [span.end_time_unix_nano for span in epochs] == ends
+    assert f"{len(got)} spans sent" in capsys.readouterr().err
+
+
+def test_a_live_run_sends_its_spans_until_its_end(tmp_path):
+    """The last one too, which is the run's own."""
+    run_dir = tmp_path / "run"
+    run_dir.mkdir()
+    with collector() as (url, got):
+        daemon = ForkedDaemon(run_dir, sets=[*SETS, f"telemetry.otlp_endpoint={url}"])
+        assert daemon.wait() == 0, daemon.stderr
+
+    names = [span.name for span in got]
+    assert names.count("epoch") == len(of_type(run_dir, m.EpochFinished)) == 3
+    assert names.count("run") == 1
+    assert names.count("checkpoint") == len(of_type(run_dir, m.CheckpointCommitted))

@@ -1,0 +1,32 @@
+"""Check the addresses of the receivers of telemetry. Pure; the addresses themselves are in `receivers.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+from tolariad.core.calc.settings.reading import Problem
+from tolariad.core.calc.settings.receivers import Telemetry
+
+_SCHEMES: Final = {"telemetry.bus_url": ("redis", "rediss", "unix"), "telemetry.otlp_endpoint": ("http", "https")}
+
+
+def receiver_problems(telemetry: Telemetry) -> Iterator[Problem]:
+    """Yield a problem for each address that cannot be one, or that holds a password."""
+    for path, address in (
+        ("telemetry.bus_url", telemetry.bus_url),
+        ("telemetry.otlp_endpoint", telemetry.otlp_endpoint),
+    ):
+        if address is None:
+            continue
+        try:
+            parts = urlsplit(address)
+            is_known, has_password = parts.scheme in _SCHEMES[path], parts.password is not None
+        except ValueError:
+            is_known, has_password = False, False
+        if has_password:
+            what = "holds a password, and the configuration is recorded; refer to it by telemetry.bus_password"
+            yield Problem(path=path, what=what)
+        elif not is_known:
+            yield Problem(path=path, what=f"must begin with {', '.join(f'{one}://' for one in _SCHEMES[path])}")
