@@ -198,6 +198,12 @@ class Failed(Word, frozen=True, kw_only=True):
     report: m.ExceptionReport | m.SetupRefusedReport
 
 
+class Vote(Word, frozen=True, kw_only=True):
+    """To rank 0: whether this rank can go back to a target."""
+
+    report: m.RollbackPreparedReport | m.RollbackRefusedReport
+
+
 class Agreed(Word, frozen=True, kw_only=True):
     """To another rank: all have built the same."""
 
@@ -230,6 +236,7 @@ _Any: TypeAlias = (
     | Built
     | Piece
     | Failed
+    | Vote
     | Agreed
     | Obey
 )

@@ -18,16 +18,16 @@ from tolariad.channel.pair import TrainerEnd, decode_order, encode_order
 from tolariad.core import messages as m
 from tolariad.core.messages.vocabulary import Report, TrainerEffect
 
-# Rank 0 alone writes checkpoints, has memory for snapshots, and answers a rollback, which it refuses.
+# Rank 0 alone writes checkpoints, and would have the memory for snapshots.
 _OF_LEADER: Final = (
     m.TakeCheckpoint,
     m.AbortCheckpoints,
     m.UseRing,
     m.TakeSnapshot,
     m.SetMemoryPressure,
-    m.PrepareRollback,
 )
 _ALL_DURABLE: Final = 1 << 62
+_VOTES: Final = (m.RollbackPreparedReport, m.RollbackRefusedReport)
 _ERRORS: Final = (m.ExceptionReport, m.SetupRefusedReport)
 
 
@@ -40,6 +40,9 @@ class Wire(Protocol):
     def blamed(self, report: Report) -> Report | None:
         """Return the report of the error that came first: this one, or that of another rank. None: report nothing."""
 
+    def voted(self, report: m.RollbackPreparedReport) -> m.RollbackPreparedReport | m.RollbackRefusedReport:
+        """Wait for the votes of all ranks. Return this report if all agree, else the first refusal."""
+
 
 class Source(Protocol):
     """What the trainer of another rank needs of its link to rank 0."""
@@ -49,6 +52,9 @@ class Source(Protocol):
 
     def tell_error(self, report: Report) -> None:
         """Tell rank 0 that this rank ends with an error. Never raises."""
+
+    def vote(self, report: m.RollbackPreparedReport | m.RollbackRefusedReport) -> None:
+        """Tell rank 0 whether this rank can go back. Never raises."""
 
 
 class _Held(NamedTuple):
@@ -114,7 +120,12 @@ class LeaderEnd(TrainerEnd):
         self._obey()
 
     def report(self, report: Report) -> int:
-        """Send a report. An error that follows from that of another rank is reported as the other one."""
+        """Send a report. An error that follows from that of another rank is reported as the other one.
+
+        That a rollback is prepared is reported when all ranks have agreed.
+        """
+        if isinstance(report, m.RollbackPreparedReport):
+            return super().report(self._wire.voted(report))
         if isinstance(report, _ERRORS) and (first := self._wire.blamed(report)) is not report:
             return self.last_number if first is None else super().report(first)
         return super().report(report)
@@ -157,9 +168,11 @@ class FollowerEnd(TrainerEnd):
         self._wait(timeout_s)
 
     def report(self, report: Report) -> int:
-        """Report nothing, but tell rank 0 of an error."""
+        """Report nothing, but tell rank 0 of an error, and whether a rollback is possible."""
         if isinstance(report, _ERRORS):
             self._source.tell_error(report)
+        elif isinstance(report, _VOTES):
+            self._source.vote(report)
         return 0
 
     def report_step(self, values: m.StepValues, metrics: tuple[float, ...] = (), data: int = 0) -> int:  # noqa: ARG002

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
@@ -44,6 +44,9 @@ _FOLLOWS_S: Final = 1.0
 _TURN_AWAY_S: Final = 5.0
 _log: Final = logging.getLogger(__name__)
 _Report = TypeVar("_Report")
+_Vote: TypeAlias = m.RollbackPreparedReport | m.RollbackRefusedReport
+# Those of targets that were given up are of no use.
+_VOTES_MAX: Final = 4
 
 
 class RankLost(RuntimeError):
@@ -74,6 +77,8 @@ class Crew:
         self._lost: dict[int, str] = {}
         self._failed: dict[int, m.ExceptionReport | m.SetupRefusedReport] = {}
         self._pieces: dict[str, dict[int, words.Piece]] = {}
+        # By rollback and target.
+        self._votes: dict[tuple[str, str], dict[int, _Vote]] = {}
         self._changed = threading.Condition()
         self._is_over = False
         self._noticed = threading.Event()
@@ -187,6 +192,17 @@ class Crew:
                 raise RuntimeError(f"rank {rank}: {piece.why}")
         return [one for _, piece in sorted(held.items()) for one in piece.files]
 
+    def voted(self, report: m.RollbackPreparedReport) -> _Vote:
+        """Wait for the votes of all ranks. Return this report if all agree, else the first refusal, with its rank."""
+        with self._changed:
+            while len(votes := self._votes.get((report.rollback, report.checkpoint), {})) < self._ranks - 1:
+                self.check()
+                self._changed.wait(BEAT_S)
+        for rank, vote in sorted(votes.items()):
+            if isinstance(vote, m.RollbackRefusedReport):
+                return replace(vote, file=f"rank {rank}: {vote.file}")
+        return report
+
     def blamed(self, report: _Report) -> _Report | m.ExceptionReport | m.SetupRefusedReport | None:
         """Return the report of the error that came first: this one, or that of another rank. None: report nothing."""
         self._noticed.set()
@@ -265,6 +281,12 @@ class Crew:
                     while len(self._pieces) > 4:
                         self._pieces.pop(next(iter(self._pieces)))
                     self._pieces.setdefault(checkpoint, {})[member.rank] = word
+                    self._changed.notify_all()
+            case words.Vote(report=report):
+                with self._changed:
+                    while len(self._votes) > _VOTES_MAX:
+                        self._votes.pop(next(iter(self._votes)))
+                    self._votes.setdefault((report.rollback, report.checkpoint), {})[member.rank] = report
                     self._changed.notify_all()
             case words.Failed(report=report):
                 self._note(self._failed, member.rank, report)

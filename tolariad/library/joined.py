@@ -129,6 +129,10 @@ class Joined:
         if isinstance(report, m.ExceptionReport | m.SetupRefusedReport) and not self.has_ended:
             self.tell(words.Failed(report=report))
 
+    def vote(self, report: m.RollbackPreparedReport | m.RollbackRefusedReport) -> None:
+        """Tell rank 0 whether this rank can go back."""
+        self.tell(words.Vote(report=report))
+
     def check(self) -> None:
         """Raise RankLost if rank 0 has ended."""
         if self.is_lost:

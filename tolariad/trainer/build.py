@@ -71,6 +71,10 @@ _SHARED: Final = (
     "{} ranks share out the training data, which works for tensors and for data that are read by index with a length "
     "known. This data can only be iterated over (docs/ranks.md)"
 )
+_EXACT: Final = (
+    "parallel.exact is for programs that call run() yet, alone or under torchrun: `tolariad run` sums by DDP. Remove "
+    "it (docs/exact-sums.md)"
+)
 _ONE_UPDATE: Final = (
     "{} ranks make one update a step from loss(model, batch), and this task makes its updates itself, by "
     "training_step or a closure (docs/ranks.md)"
@@ -217,6 +221,8 @@ def _get_ready(setup: Setup, grade: str) -> None:
 
 def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
     """Return the task, and say which of its methods have almost right names."""
+    if given is None and settings.parallel.exact:
+        raise SetupRefused(_EXACT)
     found = given or find_task(require_task(settings))
     for name, meant in misnamed(program_of(found.task)):
         _log.warning("The task's method %s is never called. Is %s meant? docs/task.md lists all names.", name, meant)

@@ -14,6 +14,8 @@ from tests.recorded import events_of, of, sound
 from tests.waiting import wait_for
 from tolariad.core import messages as m
 from tolariad.core import state as st
+from tolariad.storage import CheckpointUnusable
+from tolariad.trainer.rollback import handler
 
 STEPS = EPOCHS * 5
 
@@ -168,14 +170,77 @@ def test_loops_that_all_ranks_leave_by_break_stop_with_a_checkpoint(tmp_path):
     assert [(one["phase"], one["steps"]) for one in found] == [("stopped", 7)] * 2
 
 
-def test_a_rollback_is_refused_with_a_sentence(tmp_path):
-    """The run goes on."""
-    program = Watching(tmp_path / "run")
-    program.order = at(8, m.Rollback(epoch=1, reason="a test"))
-    found = start(2, program, tmp_path)
+class GoingBack(Watching):
+    """Orders a rollback after step 8, once. `in_rank_1` takes the place of a function of the rollback in rank 1."""
+
+    def __init__(self, folder, **in_rank_1):
+        super().__init__(folder / "run")
+        self.once, self.in_rank_1 = folder / "once", in_rank_1
+        self.once.touch()
+        self.order = self.go_back
+
+    def go_back(self, program, made):
+        if made == 8 and self.once.exists():
+            self.once.unlink()
+            assert ordered(program.tolaria, m.Rollback(epoch=1, reason="a test"))
+
+    def __call__(self, rank):
+        for name, function in self.in_rank_1.items() if rank == 1 else ():
+            setattr(handler, name, function)
+        return super().__call__(rank)
+
+
+def test_a_rollback_goes_back_on_all_ranks_together(tmp_path):
+    """The steps after the target come out as the first time, on each: BatchNorm and dropout of a rank are back too."""
+    found = start(2, GoingBack(tmp_path), tmp_path)
+    (done,) = of(events_of(tmp_path / "run"), m.RolledBack)
+    # Without the batch: the step that a rollback unwinds is seen as the one before it, at its own batch.
+    seen = {(step, rate, weight) for step, _, rate, weight in found[0]["seen"]}
+    counts = [one[0] for one in found[0]["seen"]].count
+
+    assert [(one.get("error"), one["steps"]) for one in found] == [(None, STEPS)] * 2
+    assert found[0]["seen"] == found[1]["seen"]
+    assert not done.by_start
+    assert len(seen) == STEPS
+    assert counts(done.step + 1) == 2
+    assert found[0]["bits"]["0.weight"] == found[1]["bits"]["0.weight"]
+
+
+def test_if_one_rank_cannot_go_back_none_does(tmp_path):
+    """The refusal names the rank, and the run goes on from where it was."""
+
+    def refuse(*_):
+        raise CheckpointUnusable("a file", "is not as it should be")
+
+    found = start(2, GoingBack(tmp_path, check_target=refuse), tmp_path)
     events = events_of(tmp_path / "run")
 
-    assert [one["steps"] for one in found] == [STEPS, STEPS]
+    assert [(one.get("error"), one["steps"]) for one in found] == [(None, STEPS)] * 2
     assert found[0]["seen"] == found[1]["seen"]
     assert not of(events, m.RolledBack)
-    assert "several ranks train" in str(events)
+    assert "rank 1: a file: is not as it should be" in of(events, m.RollbackAborted)[0].why
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("name", ["load", "restore"])
+def test_a_rank_that_is_killed_in_a_rollback_leads_to_one_of_all(tmp_path, name):
+    """Before its vote, or before it copies: the next start begins at the target, with the bits of a plain rollback."""
+    plain = tmp_path / "plain"
+    plain.mkdir()
+    (expected, _), _ = until_done(2, GoingBack(plain), plain)
+    token = tmp_path / "token"
+    token.touch()
+    original = getattr(handler, name)
+
+    def die(*given, **more):
+        if token.exists():
+            token.unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return original(*given, **more)
+
+    found, starts = until_done(2, GoingBack(tmp_path, **{name: die}), tmp_path)
+    (done,) = of(events_of(tmp_path / "run"), m.RolledBack)
+
+    assert starts == 2
+    assert done.by_start or name == "restore"
+    assert found[0]["bits"] == expected["bits"]

@@ -8,7 +8,7 @@ reported as restored unless it was compared bit for bit. The fast tier reads no 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -31,9 +31,6 @@ if TYPE_CHECKING:
     from tolariad.trainer.orders import Link
     from tolariad.trainer.rollback.snapshot_slots import Slots
     from tolariad.trainer.setup import Setup
-
-
-_OF_RANKS: Final = "several ranks train, and a rollback of all of them is not possible yet (docs/ranks.md)"
 
 
 class RollbackCommitted(BaseException):
@@ -119,8 +116,6 @@ class RollbackHandler:
         self._reporter.beat(Activity.RESTORE)
         reached("rollback_prepare")
         try:
-            if self._setup.place.ranks > 1:
-                raise CheckpointUnusable(order.checkpoint.id, _OF_RANKS)
             self._prepared = self._read(order)
             loaded = self._prepared.loaded
             check_target(self._setup, loaded)
@@ -150,7 +145,8 @@ class RollbackHandler:
         """
         ref, spans = order.checkpoint, _Spans()
         if ref.slot is None:
-            loaded = load(self._checkpoints / ref.id, ref.manifest, lambda: self._reporter.beat(Activity.RESTORE))
+            folder, rank = self._checkpoints / ref.id, self._setup.place.rank
+            loaded = load(folder, ref.manifest, lambda: self._reporter.beat(Activity.RESTORE), rank)
             return _Prepared(order, loaded, None, spans)
         slots = self._slots()
         if slots is None:
@@ -172,6 +168,9 @@ class RollbackHandler:
             self._is_overwritten = not isinstance(found, Committed)
             if isinstance(found, Committed):
                 return found
+            if self._setup.place.ranks > 1:
+                # The others go on from the target. So all start again, and begin there.
+                raise RollbackUnconfirmed(f"this rank could not go back with the others: {found.file}: {found.why}")
             self._reporter.report(found)
             self._wait_for_commit()
 

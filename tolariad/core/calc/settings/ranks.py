@@ -20,6 +20,8 @@ def refused_for_ranks(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "compile", "compile"
     if settings.stop.tokens is not None:
         yield "stop.tokens", "stop.tokens"
+    if (settings.task or "").startswith("lightning:"):
+        yield "task", "LightningModules"
     if settings.parallel.exact and settings.precision == "fp16":
         yield "precision", "precision fp16 with exact sums"
     if b'"policy":"morpho_adaptive"' in msgspec.json.encode(settings):
@@ -33,9 +35,9 @@ def rank_problems(settings: Settings) -> Iterator[Problem]:
 
 
 def for_ranks(settings: Settings) -> Settings:
-    """Return the settings of a run of several ranks: without rollbacks, which are on by default."""
+    """Return the settings of a run of several ranks: without snapshots and trials, which are on by default."""
     return msgspec.structs.replace(
         settings,
-        detect=msgspec.structs.replace(settings.detect, rollback=False, trial=False),
+        detect=msgspec.structs.replace(settings.detect, trial=False),
         rollback=msgspec.structs.replace(settings.rollback, fast_path_enabled=False),
     )
