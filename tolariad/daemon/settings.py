@@ -32,10 +32,6 @@ from tolariad.rate_functions import FunctionRefused, pinned
 
 GIVEN_NAME: Final = "config.yaml"
 RESOLVED_NAME: Final = "config.resolved.json"
-_WITHOUT_SNAPSHOTS: Final = (
-    "{} ranks train together, without snapshots in memory: a rollback of all ranks goes back to a checkpoint, and "
-    "changes are not tried before they act (docs/ranks.md)"
-)
 
 
 class Resolved(msgspec.Struct, frozen=True, kw_only=True):
@@ -110,7 +106,7 @@ def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -
     notes = [f"{key} is set by the environment ({variable})" for key, variable in config.from_environment().items()]
     notes += [*rules.rate_notes(settings), *seed_notes(settings), *prune_notes(settings)]
     if is_group:
-        notes.append(_WITHOUT_SNAPSHOTS.format(settings.parallel.ranks))
+        notes.append(f"{settings.parallel.ranks} ranks {ranks.WITHOUT_FINDINGS}")
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")

@@ -36,14 +36,6 @@ _TRAIN: Final = (
     f"{{}} ranks train together, and train() makes its forward pass without DistributedDataParallel. Call run() with a "
     f"loop of your own ({_PAGE})"
 )
-_WITHOUT_SNAPSHOTS: Final = (
-    f"{{}} ranks train together, without snapshots in memory: a rollback of all ranks goes back to a checkpoint, "
-    f"and changes are not tried before they act ({_PAGE})"
-)
-_EXACT_STAYS: Final = (
-    "The sums are exact, and no finding leads to a rollback yet. Findings are recorded, and steps that are not finite "
-    f"or spike are skipped on all ranks ({_EXACT})"
-)
 _ONE_STORE: Final = (
     "torchrun will start these processes again after a failure, and lets them meet in the store of the start before: "
     "torch may then read addresses of processes that are gone, and fail or wait. Start torchrun with "
@@ -165,11 +157,8 @@ def for_ranks(settings: Settings, place: Place) -> Settings:
         # The number of ranks is that of each start, and no part of the run.
         parallel = Parallel(exact=True, leaves=leaves)
         settings = replace(settings, accumulate=leaves)
-        if place.rank == 0 and settings.detect.rollback:
-            _log.warning(_EXACT_STAYS)
-        settings = replace(settings, detect=replace(settings.detect, rollback=False))
-    if place.rank == 0 and place.ranks > 1 and settings.rollback.fast_path_enabled:
-        _log.info(_WITHOUT_SNAPSHOTS.format(place.ranks))
+    if place.rank == 0 and settings.detect.rollback:
+        _log.warning(f"{place.ranks} {'ranks' if place.ranks > 1 else 'rank'} {ranks.WITHOUT_FINDINGS}")
     if place.rank == 0 and _meets_again_in_one_store():
         _log.warning(_ONE_STORE)
     return replace(ranks.for_ranks(settings), parallel=parallel)

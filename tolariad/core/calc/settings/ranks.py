@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Final
 
 import msgspec
 
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.reading import Problem
+
+# To be logged, after the number of ranks.
+WITHOUT_FINDINGS: Final = (
+    "train together: an order to go back leads all of them to a checkpoint. Findings are recorded, steps that are not "
+    "finite or spike are skipped on all, and nothing else follows yet (docs/ranks.md)"
+)
 
 
 def refused_for_ranks(settings: Settings) -> Iterator[tuple[str, str]]:
@@ -35,9 +42,9 @@ def rank_problems(settings: Settings) -> Iterator[Problem]:
 
 
 def for_ranks(settings: Settings) -> Settings:
-    """Return the settings of a run of several ranks: without snapshots and trials, which are on by default."""
+    """Return the settings of a run of several ranks: findings, snapshots and trials, on by default, are off."""
     return msgspec.structs.replace(
         settings,
-        detect=msgspec.structs.replace(settings.detect, trial=False),
+        detect=msgspec.structs.replace(settings.detect, rollback=False, trial=False),
         rollback=msgspec.structs.replace(settings.rollback, fast_path_enabled=False),
     )
