@@ -57,7 +57,7 @@ def trace(trial: Trial, protected: Collection[str] = (), heads: Sequence[UnitGro
     for module, name in names.modules.items():
         if module in covered or name in of_heads or not graph.has(module):
             continue
-        if not linear_sides(module) and not isinstance(module, CONVOLUTIONS):
+        if not _is_layer(module):
             continue
         try:
             found = graph.dependents(module)
@@ -69,11 +69,24 @@ def trace(trial: Trial, protected: Collection[str] = (), heads: Sequence[UnitGro
         covered |= {side.target for side in found.sides if side.outputs}
         if why or isinstance(made, str):
             refused.append(Refusal(name, why))
+            refused += [
+                Refusal(one, f"its channels go with those of {name}") for one in _layers_with(name, found, names)
+            ]
         else:
             groups.append(made)
     said = {*(names.modules[one] for one in covered if isinstance(one, nn.Module)), *(one.name for one in refused)}
     refused += _not_said(names, said, {one.path for group in [*heads, *groups] for one in group.slices}, trial)
     return Found(tuple(groups), tuple(refused))
+
+
+def _is_layer(module: Any) -> bool:
+    return isinstance(module, CONVOLUTIONS) or (isinstance(module, nn.Module) and bool(linear_sides(module)))
+
+
+def _layers_with(name: str, found: Dependents, names: _Names) -> list[str]:
+    """Return the other layers whose channels go with those of the layer `name`: each of them has its own refusal."""
+    targets = {side.target for side in found.sides if side.outputs and _is_layer(side.target)}
+    return sorted({names.modules[one] for one in targets if isinstance(one, nn.Module)} - {name})
 
 
 def _not_said(names: _Names, said: set[str], held: set[str], trial: Trial) -> Iterator[Refusal]:
