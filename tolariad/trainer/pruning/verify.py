@@ -127,9 +127,18 @@ def _proved(trial: Trial, groups: Sequence[UnitGroup]) -> tuple[list[UnitGroup],
 
 
 def _disagreement(trial: Trial, groups: Sequence[UnitGroup]) -> str:
-    """Compare a copy in which a unit of each group is masked with one in which it is removed."""
+    """Compare a copy in which units of each group are masked with one in which they are removed: first one, then some.
+
+    One alone may have no part in the outputs of the trial, and several together may fit a shape that one does not.
+    """
+    return _differing(trial, {one.name: (_one(one),) for one in groups}, groups) or _differing(
+        trial, {one.name: _some(one) for one in groups}, groups
+    )
+
+
+def _differing(trial: Trial, units: Mapping[str, tuple[int, ...]], groups: Sequence[UnitGroup]) -> str:
     try:
-        gone = removed(groups, {group.name: (_one(group),) for group in groups})
+        gone = removed(groups, units)
         masked, small = copied(trial.model), copied(trial.model)
         zero(dict(masked.named_parameters()), gone.parameters)
         remove(small, gone)
@@ -157,6 +166,15 @@ def _error_of(model: nn.Module, inputs: tuple[Any, ...]) -> str:
     except Exception as error:  # noqa: BLE001 - as in `difference`
         return f"{type(error).__name__}: {error}"
     return ""
+
+
+def _some(group: UnitGroup) -> tuple[int, ...]:
+    """Up to three units from all over the group, which keeps one: where channels are mixed, some may show nothing.
+
+    No two of them change places in a flip, which would go unseen.
+    """
+    wanted = dict.fromkeys((_one(group), 1, group.width - 3))
+    return tuple(one for one in wanted if 0 <= one < group.width)[: group.width - 1]
 
 
 def _one(group: UnitGroup) -> int:
