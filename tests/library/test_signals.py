@@ -34,7 +34,11 @@ def test_a_checkpoint_is_taken_and_the_training_goes_on(tmp_path):
 
     assert (result.phase, result.steps) == ("completed", EPOCHS * STEPS_PER_EPOCH)
     assert [(one.actor.program, one.actor.reason) for one in orders] == [("signal", "SIGUSR1"), ("signal", "SIGUSR2")]
-    assert {5, 6} & {one.step for one in of(events, m.CheckpointCommitted)}
+    # At the next boundary at which the order has come: on a busy machine that is some steps later.
+    ordered = {one.id for one in of(events, m.CheckpointBegun) if one.reason is m.CheckpointReason.ORDERED}
+    taken = [one.step for one in of(events, m.CheckpointCommitted) if one.id in ordered]
+    assert taken
+    assert all(5 <= step < result.steps for step in taken)
     assert of(events, m.StopRequested) == []
     assert [signal.getsignal(one) for one in USERS] == [signal.SIG_DFL] * 2
 
