@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
@@ -29,12 +30,10 @@ _CLIENT_S: Final = 10.0
 def page_of(folder: Path) -> RunPage:
     """Return what the run in this folder answers."""
     text = None
-    try:
+    with suppress(OSError):  # it has ended, was killed, or hangs
         head, _, body = _asked(folder / _SOCKET).partition(b"\r\n\r\n")
         if head.startswith(b"HTTP/1.1 200 "):
             text = body.decode("utf-8", "replace")
-    except OSError:
-        pass  # it has ended, was killed, or hangs
     return RunPage(str(folder), folder.name, text)
 
 

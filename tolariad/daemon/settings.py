@@ -106,7 +106,7 @@ def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -
     notes = [f"{key} is set by the environment ({variable})" for key, variable in config.from_environment().items()]
     notes += [*rules.rate_notes(settings), *seed_notes(settings), *prune_notes(settings)]
     if is_group:
-        notes.append(f"{settings.parallel.ranks} ranks {ranks.WITHOUT_FINDINGS}")
+        notes.append(f"{settings.parallel.ranks} ranks train together: {ranks.WITHOUT_FINDINGS}")
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")

@@ -53,7 +53,9 @@ class RankLost(RuntimeError):
     """Another rank of the group has ended, so this one cannot go on. The text names it."""
 
 
-class _Member(NamedTuple):
+class Member(NamedTuple):
+    """Another rank: its process, and the link to it."""
+
     rank: int
     pid: int
     pidfd: int
@@ -73,7 +75,7 @@ class Crew:
         # For exact sums: empty until they are set up.
         self.mapping = os.memfd_create("tolaria-gradients", os.MFD_CLOEXEC)
         self._meeting = Meeting(run_dir)
-        self._members: dict[int, _Member] = {}
+        self._members: dict[int, Member] = {}
         self._lost: dict[int, str] = {}
         self._failed: dict[int, m.ExceptionReport | m.SetupRefusedReport] = {}
         self._pieces: dict[str, dict[int, words.Piece]] = {}
@@ -107,7 +109,7 @@ class Crew:
             before.link.close()
             os.close(before.pidfd)
         with suppress(OSError):
-            member = _Member(word.rank, pid, os.pidfd_open(pid), link)
+            member = Member(word.rank, pid, os.pidfd_open(pid), link)
             link.send(opened, (self.page.descriptor, self.mapping))
             self._members[word.rank] = member
 
@@ -138,7 +140,7 @@ class Crew:
             raise StartRefused(EXIT_CONFIG, f"the ranks cannot train together: {why}")
         self._tell(words.Agreed())
 
-    def _lost_before(self, member: _Member) -> None:
+    def _lost_before(self, member: Member) -> None:
         """Take it that a rank has ended before training began."""
 
     def refuse(self, why: str) -> None:
@@ -264,7 +266,7 @@ class Crew:
                 self._end_stopped()
             last = now
 
-    def _receive(self, member: _Member) -> bool:
+    def _receive(self, member: Member) -> bool:
         """Take a message. Return False if the rank is gone."""
         try:
             word, descriptors = member.link.receive()
@@ -312,7 +314,7 @@ class Crew:
                 signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
 
     @staticmethod
-    def _ended(member: _Member) -> str:
+    def _ended(member: Member) -> str:
         """Return that a rank has ended, with its cause if the system tells it."""
         for _ in range(20):
             if (found := exit_of(member.pidfd, member.pid)) is not None:

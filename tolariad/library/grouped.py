@@ -23,7 +23,7 @@ from tolariad.channel.points import FollowerPoints, LeaderPoints
 from tolariad.channel.rank_ends import FollowerEnd, LeaderEnd
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_TRY_AGAIN
-from tolariad.library.crew import Crew, RankLost, _Member
+from tolariad.library.crew import Crew, Member, RankLost
 from tolariad.library.joined import Joined
 from tolariad.library.leading import built
 from tolariad.refusal import StartRefused
@@ -64,7 +64,7 @@ class CrewOfDaemon(Crew):
         """Whether a rank has ended without a word."""
         return bool(self._lost)
 
-    def _lost_before(self, member: _Member) -> None:
+    def _lost_before(self, member: Member) -> None:
         self._lost[member.rank] = self._ended(member)
 
     def blamed(self, report: _Report) -> _Report | m.ExceptionReport | m.SetupRefusedReport | None:

@@ -158,7 +158,8 @@ def for_ranks(settings: Settings, place: Place) -> Settings:
         parallel = Parallel(exact=True, leaves=leaves)
         settings = replace(settings, accumulate=leaves)
     if place.rank == 0 and settings.detect.rollback:
-        _log.warning(f"{place.ranks} {'ranks' if place.ranks > 1 else 'rank'} {ranks.WITHOUT_FINDINGS}")
+        who = f"{place.ranks} ranks train together" if place.ranks > 1 else "The sums are exact"
+        _log.warning(f"{who}: {ranks.WITHOUT_FINDINGS}")
     if place.rank == 0 and _meets_again_in_one_store():
         _log.warning(_ONE_STORE)
     return replace(ranks.for_ranks(settings), parallel=parallel)

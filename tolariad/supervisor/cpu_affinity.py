@@ -42,9 +42,8 @@ class Scheduling:
     ) -> None:
         """`folder`: a folder on the journal's disk. `workers`: number of processes that load the trainer's data.
 
-        `ranks`: processes that train together; only rank 0 is moved.
-
-        `cores`: those to share; None: those of this process. `chosen_by`: as in Machine.
+        `ranks`: processes that train together, each with so many workers; only rank 0 is moved. `cores`: those to
+        share; None: those of this process. `chosen_by`: as in Machine.
         """
         if cores is None:
             cores = tuple(sorted(os.sched_getaffinity(0)))

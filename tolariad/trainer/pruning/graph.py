@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from torch import nn
 
@@ -79,14 +79,15 @@ def trace(trial: Trial, protected: Collection[str] = (), heads: Sequence[UnitGro
     return Found(tuple(groups), tuple(refused))
 
 
-def _is_layer(module: Any) -> bool:
-    return isinstance(module, CONVOLUTIONS) or (isinstance(module, nn.Module) and bool(linear_sides(module)))
+def _is_layer(target: object) -> TypeGuard[nn.Module]:
+    return isinstance(target, CONVOLUTIONS) or (isinstance(target, nn.Module) and bool(linear_sides(target)))
 
 
 def _layers_with(name: str, found: Dependents, names: _Names) -> list[str]:
     """Return the other layers whose channels go with those of the layer `name`: each of them has its own refusal."""
-    targets = {side.target for side in found.sides if side.outputs and _is_layer(side.target)}
-    return sorted({names.modules[one] for one in targets if isinstance(one, nn.Module)} - {name})
+    return sorted(
+        {names.modules[side.target] for side in found.sides if side.outputs and _is_layer(side.target)} - {name}
+    )
 
 
 def _not_said(names: _Names, said: set[str], held: set[str], trial: Trial) -> Iterator[Refusal]:

@@ -10,9 +10,9 @@ import msgspec
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.reading import Problem
 
-# To be logged, after the number of ranks.
+# To be logged, after what it holds for.
 WITHOUT_FINDINGS: Final = (
-    "train together: an order to go back leads all of them to a checkpoint. Findings are recorded, steps that are not "
+    "an order to go back leads all ranks to a checkpoint. Findings are recorded, steps that are not "
     "finite or spike are skipped on all, and nothing else follows yet (docs/ranks.md)"
 )
 
