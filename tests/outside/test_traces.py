@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 
 import pytest
 
 from tests.daemon.harness import SETS, ForkedDaemon, of_type
 from tests.followers.recording import went_back, write_journal
+from tests.web_server import Answer, web_server
 from tolariad.cli.tolaria import main
 from tolariad.core import messages as m
 from tolariad.telemetry.traces import export_run
@@ -28,29 +27,15 @@ def collector() -> Iterator[tuple[str, list]]:
     """Run a collector, and give its URL and the spans that it got."""
     got: list = []
 
-    class Collecting(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            request = service.ExportTraceServiceRequest.FromString(body)
-            is_known = self.path == "/v1/traces"
-            if is_known:
-                for resource in request.resource_spans:
-                    got.extend(span for scope in resource.scope_spans for span in scope.spans)
-            self.send_response(200 if is_known else 404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def collect(_: str, path: str, body: bytes) -> Answer:
+        if path != "/v1/traces":
+            return Answer(404)
+        for resource in service.ExportTraceServiceRequest.FromString(body).resource_spans:
+            got.extend(span for scope in resource.scope_spans for span in scope.spans)
+        return Answer(200)
 
-        def log_message(self, *_said: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Collecting) as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", got
-        finally:
-            server.shutdown()
-            thread.join()
+    with web_server(collect) as url:
+        yield url, got
 
 
 def test_the_spans_of_a_run_are_as_the_sdk_shows_them():

@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from tolariad.core.calc.token_bucket import TokenBucket
 from tolariad.loop_files import in_thread
 from tolariad.telemetry.collector import Unreachable
 from tolariad.telemetry.messages import TelemetryMessage
-from tolariad.telemetry.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
