@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -75,9 +76,9 @@ def test_without_a_live_run_it_says_so(tolaria, shown, monkeypatch):
 def test_the_first_words_need_neither_textual_nor_the_events():
     """They are on the screen before anything is loaded that takes longer than the interpreter."""
     code = "import sys; import tolariad.cli.watching.command; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=own_place.ROOT
-    )
+    environment = os.environ | {"PYTHONPATH": str(own_place.ROOT)}
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
 
     assert "tolariad.cli.runs" in loaded.stdout.split()
     assert not {"textual", "rich", "plotext", "asyncio", "tolariad.core.messages"} & set(loaded.stdout.split())
