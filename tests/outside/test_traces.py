@@ -12,7 +12,10 @@ from tests.followers.recording import went_back, write_journal
 from tests.web_server import Answer, web_server
 from tolariad.cli.tolaria import main
 from tolariad.core import messages as m
-from tolariad.telemetry.traces import export_run
+from tolariad.telemetry.collector import Unreachable
+from tolariad.telemetry.messages import span_message
+from tolariad.telemetry.spans import Span
+from tolariad.telemetry.traces import Traces, TracesRefused, export_run
 
 pytestmark = pytest.mark.outside
 memory = pytest.importorskip(
@@ -57,6 +60,17 @@ def test_the_spans_of_a_run_are_as_the_sdk_shows_them():
     assert {"run", "epoch", "rollback", "checkpoint"} <= {span.name for span in first}
     assert all(list(span.attributes)[-2:] == ["tolaria.run", "tolaria.seq"] for span in first)
     assert all('"name"' in span.to_json() for span in first)
+
+
+@pytest.mark.parametrize(("code", "error"), [(404, TracesRefused), (503, Unreachable), (0, Unreachable)])
+async def test_a_collector_that_takes_nothing_is_said_once_and_by_us(code, error, caplog):
+    """The exporter's own lines, three for each try, stay out of the run's log. 0: nobody answers."""
+    with web_server(lambda *_: Answer(code)) as url:
+        traces = Traces(url if code else "http://127.0.0.1:1", RUN, "blue")
+        with pytest.raises(error):
+            await traces.publish([span_message(Span(span_id=1, parent_id=0, name="run", start_ns=1, end_ns=2, seq=3))])
+
+    assert caplog.text == ""
 
 
 def test_an_old_run_is_sent_by_the_command(tmp_path, capsys):
