@@ -49,6 +49,7 @@ def test_no_two_names_share_a_key(names):
         ("a//b", "a/_/b-"),
         ("/a/", "_/a/_-"),
         ("../up", "_/up-"),
+        ("..up", "_.up-"),
         ("\x1b[31m\n", "__31m_-"),
     ],
 )

@@ -1,7 +1,8 @@
 """Names as MLflow takes them for keys of metrics, parameters and tags. Pure.
 
 MLflow refuses a whole request if one key has other characters than letters, digits, `_`, `-`, `.`, `/` and space, is
-longer than 250 characters, or is no plain relative path: `a//b`, `/a`, `a/`, `..` (mlflow.utils.validation).
+longer than 250 characters, begins with two dots, or is no plain relative path: `a//b`, `/a`, `a/`
+(mlflow.utils.validation).
 
 Promises: a name that MLflow takes is its own key. Any other has the same key in every process, and two names have two
 keys: a part of the name's hash stands at the end.
@@ -25,7 +26,7 @@ _NO_FOLDERS: Final = ("", ".", "..")
 def key_of(name: str) -> str:
     """Return the key of a name."""
     parts = _ODD.sub("_", name).split("/")
-    key = "/".join("_" if part in _NO_FOLDERS else part for part in parts)
+    key = re.sub(r"^\.\.", "_.", "/".join("_" if part in _NO_FOLDERS else part for part in parts))
     if key == name and len(key) <= _CHARACTERS_MAX:
         return key
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=_HASH_CHARACTERS // 2).hexdigest()
