@@ -166,8 +166,9 @@ async def test_a_webhook_does_not_follow_a_redirection(code):
 async def test_an_answer_of_any_length_is_not_read():
     """The server says 200 and would go on for ever: the code is all that counts."""
     head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * 10_000
-    with silent_after(head) as (url, _):
+    with silent_after(head) as (url, connected):
         await Webhook(lambda: url).post(BODY)
+        assert len(connected) == 1
 
 
 async def test_a_server_that_never_ends_its_answer_is_given_up():

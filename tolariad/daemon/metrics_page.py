@@ -44,7 +44,7 @@ _COUNTERS: Final = {
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What a page is made from. `totals` None: they are not known yet. Memory in bytes; the disk as last measured.
 
-    `gpu`: of the device that the trainer has reported, if it is one and can be read.
+    `gpu`: the figures of the GPU that the trainer has reported, if it is one and can be read.
     """
 
     status: RunStatus

@@ -266,7 +266,8 @@ def _posted(address: Callable[[], str], body: bytes, limit_s: float) -> None:
         # The scheme was checked.
         request = Request(url, body, _HEADERS)  # noqa: S310
         # The answer says nothing more than its code, and may be of any length.
-        with build_opener(Straight).open(request, timeout=limit_s):
+        post = build_opener(Straight).open
+        with post(request, timeout=limit_s):
             return
     except HTTPError as error:
         what = f"the server answered {error.code}"
