@@ -65,6 +65,13 @@ def test_what_was_read_before_a_place_and_what_was_drawn_ahead_is_counted():
                     assert share.span(own) >= end - begin, (seed, rank, own)
 
 
+class Still(Counted):
+    """Is the same after it was read."""
+
+    def __getitem__(self, index):
+        return ROWS[index]
+
+
 @pytest.mark.parametrize("workers", [0, pytest.param(2, marks=pytest.mark.torture)])
 def test_any_number_of_ranks_goes_on_from_the_state_of_rank_0(workers):
     """At a boundary within an epoch. No item of another rank is read."""
@@ -72,7 +79,7 @@ def test_any_number_of_ranks_goes_on_from_the_state_of_rank_0(workers):
     draw = random.Random(seed)
     leaves, after = draw.randint(3, 5), draw.randint(1, 2)
     whole = values(feed("loader").epoch(1, 0))
-    begun = shared("loader", LeafShare(0, 3, leaves), workers)
+    begun = shared("loader", LeafShare(0, 3, leaves), workers, Still())
     batches = begun.epoch(1, 0)
     for _ in range(after * leaves):
         next(batches)
