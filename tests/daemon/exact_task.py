@@ -56,6 +56,8 @@ class Perceptron:
 
     def on_step_end(self, model, step):
         torch.rand(1)  # between two leaves of other steps
+        if torch.distributed.is_initialized():
+            raise RuntimeError("a rank with exact sums needs no process group")
         for number, (who, deed, at) in enumerate(self.deeds):
             if (self.rank, step) == (int(who), int(at)) and took(number):
                 if deed == "raise":

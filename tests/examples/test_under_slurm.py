@@ -121,7 +121,7 @@ def test_a_job_of_two_ranks_is_preempted_queued_again_and_goes_on(slurm, begin):
     One task of Slurm's is the daemon, which starts the ranks. No step is made twice, and no rank is lost.
     """
     submit, run = begin
-    job = submit(config=CONFIG.replace("epochs:", "parallel: {ranks: 2}, torch_threads: 1, epochs:"))
+    job = submit(config=CONFIG.replace("{task:", "{parallel: {ranks: 2}, torch_threads: 1, task:"))
     urgent = slurm.call("sbatch", "--parsable", "--partition=urgent", "--exclusive", "--wrap=sleep 1")
     slurm.ends(urgent, "COMPLETED")
     slurm.until(job, lambda: len(of_type(run, m.DaemonStarted)) > 1)
