@@ -25,12 +25,12 @@ def pytest_unconfigure():
 
 def session(folder: Path, *arguments: str, **files: str) -> tuple[int, str]:
     """Write `test_NAME.py` of each file, run pytest there, and return its exit code and what it printed."""
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:xdist\n")
+    (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "conftest.py").write_text(CONFTEST)
     for name, text in files.items():
         (folder / f"test_{name}.py").write_text(text)
     command = [sys.executable, "-m", "pytest", "--durations=5", "-ra", *arguments]
-    environment = os.environ | {"PYTHONPATH": str(own_place.ROOT)}
+    environment = os.environ | {"PYTHONPATH": str(own_place.ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     ended = subprocess.run(
         command, capture_output=True, text=True, timeout=120, check=False, cwd=folder, env=environment
     )
