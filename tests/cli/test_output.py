@@ -7,7 +7,7 @@ import io
 import pytest
 
 from tolariad.cli.output import colours_wanted, counted, duration, note, number, painted, put, size, table
-from tolariad.cli.wrapping import width
+from tolariad.cli.wrapping import named, width
 
 
 @pytest.mark.parametrize(
@@ -89,3 +89,14 @@ def test_the_columns_of_a_table_stand_under_each_other(name):
 
     assert {width(line[: line.rindex(row[1])]) for line, row in zip(left, rows, strict=True)} == {13}
     assert {width(line) for line in right} == {19}
+
+
+@pytest.mark.parametrize("name", ["x" * 10_000, "日" * 100, "\x1b[31m" * 50])
+def test_a_name_that_would_fill_the_line_is_cut(name):
+    """A task may give its metrics any name; a line has to show the other ones too. JSON has it whole."""
+    shown = named(name)
+
+    assert width(shown) <= 60
+    assert shown.endswith("...")
+    assert shown.isprintable()
+    assert named("val/accuracy") == "val/accuracy"

@@ -16,6 +16,7 @@ import msgspec
 
 from tolariad.cli import naming, output, probes, runs
 from tolariad.cli.errors import CommandError
+from tolariad.cli.wrapping import named
 from tolariad.config import from_environment, require_extras, schema
 from tolariad.core import queries as q
 from tolariad.core.calc.pruning.notes import prune_notes
@@ -296,7 +297,7 @@ def _evaluate_lines(costs: dict[str, Any], every: int | None) -> Iterator[str]:
         is_none = "; but there are no validation data" if costs["evaluate_ms"] is None else ""
         yield f"validation     after every {output.counted(every, 'step')}, and after each epoch{is_none}"
     if costs["evaluate_ms"] is not None:
-        shown = (f"{safe(name)} {output.number(value)}" for name, value in costs["metrics"].items())
+        shown = (f"{named(name)} {output.number(value)}" for name, value in costs["metrics"].items())
         yield f"evaluate       {costs['evaluate_ms']:.2f} ms for one batch: {', '.join(shown) or 'no metric'}"
 
 

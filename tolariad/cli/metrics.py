@@ -18,7 +18,7 @@ import click
 
 from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError
-from tolariad.cli.wrapping import width
+from tolariad.cli.wrapping import named, width
 from tolariad.core.calc.text.nearest import did_you_mean, nearest
 from tolariad.core.calc.text.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
 from tolariad.forensics import numbers
@@ -198,7 +198,7 @@ def _put_table(table: Table, rows: Sequence[int], count: int) -> None:
             f"{_LAST}. -n 50 shows the last 50; --csv and --json have all"
         )
     if fitting < len(head):
-        more = ", ".join(head[fitting:])
+        more = ", ".join(map(named, head[fitting:]))
         output.note(f"{len(head) - fitting} columns do not fit: {more}. Name those that you want, or use --csv")
 
 

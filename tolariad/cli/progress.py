@@ -22,7 +22,7 @@ import msgspec
 from journal.verification import Verdict, verify
 from tolariad.cli.output import OWN_MARKS, colours_wanted, counted, duration, number, on_disk
 from tolariad.cli.status_words import figures, fitted, place, said_lines, stage, status_row
-from tolariad.cli.wrapping import width
+from tolariad.cli.wrapping import named, width
 from tolariad.control.replies import RunStatus
 from tolariad.core import messages as m
 from tolariad.core.calc.text.phrases import with_run
@@ -198,7 +198,7 @@ def _ended(status: RunStatus) -> str:
     if status.accuracy is not None:
         words += f", validation accuracy {100 * status.accuracy:.2f} %"
     elif status.metrics:
-        words += ", validation " + ", ".join(f"{safe(name)} {number(of)}" for name, of in status.metrics.items())
+        words += ", validation " + ", ".join(f"{named(name)} {number(of)}" for name, of in status.metrics.items())
     if status.phase == "frozen" and status.frozen:
         return f"{words}\n{safe(status.frozen)}"
     if status.phase == "stopped" and (unsaved := _unsaved(status)):

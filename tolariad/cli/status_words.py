@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from tolariad.cli.output import COLUMNS, counted, duration, number, painted, size
 from tolariad.cli.rank_words import ranks_words
-from tolariad.cli.wrapping import width
+from tolariad.cli.wrapping import named, width
 from tolariad.core.calc.text.phrases import COMMAND, listed, with_run
 from tolariad.core.calc.text.repeats import Repeats, heard, rest
 from tolariad.forensics.words import safe
@@ -100,7 +100,7 @@ def facts(status: Status) -> dict[str, str]:
         "loss": _has(status, "loss")
         and f"{number(status['loss'], status['loss_state'])}  (lr {number(status['lr'])}, {_norm(status)})",
         "metrics": ", ".join(
-            f"{safe(name)} {number(value)}" for name, value in (status.get("step_metrics") or {}).items()
+            f"{named(name)} {number(value)}" for name, value in (status.get("step_metrics") or {}).items()
         ),
         "validation": _validation(status),
         "speed": status["steps_per_s"] and f"{status['steps_per_s']:.1f} steps/s, {duration(status['eta_s'])} left",
@@ -153,7 +153,7 @@ def figures(status: Status) -> list[tuple[int, str]]:
     parts = [(0, f"loss {number(status['loss'], status['loss_state'])}")]
     parts += [(_VALIDATION_LOSS_RANK, f"val_loss {number(loss)}")] if loss is not None else []
     parts += [(1, f"acc {100 * accuracy:.2f} %")] if accuracy is not None else []
-    parts += [(3 + n, f"{safe(name)} {number(value)}") for n, (name, value) in enumerate(metrics.items())]
+    parts += [(3 + n, f"{named(name)} {number(value)}") for n, (name, value) in enumerate(metrics.items())]
     parts.append((_RATE_RANK, f"lr {number(status['lr'])}"))
     if status["steps_per_s"]:
         parts.append((_SPEED_RANK, f"{status['steps_per_s']:.1f} steps/s"))
@@ -256,7 +256,7 @@ def _validation(status: Status) -> str:
     if _has(status, "validation_loss"):
         shown.append(f"loss {number(status['validation_loss'], status['validation_loss_state'])}")
     others = {name: value for name, value in (status.get("metrics") or {}).items() if name not in ("accuracy", "loss")}
-    return ", ".join([*shown, *(f"{safe(name)} {number(value)}" for name, value in others.items())])
+    return ", ".join([*shown, *(f"{named(name)} {number(value)}" for name, value in others.items())])
 
 
 def _accuracy(status: Status, *, best: bool = True) -> str:

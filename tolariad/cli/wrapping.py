@@ -7,9 +7,12 @@ import re
 import unicodedata
 from typing import Final, TextIO
 
+from tolariad.core.calc.text.plain import safe
+
 _COLOURS: Final = re.compile("\x1b\\[[0-9]{1,2}m")
 # A command is copied with the mouse: a line end within it would run half of it.
 _COMMAND: Final = re.compile(r"tolariad? [a-z]")
+_NAME_COLUMNS: Final = 60
 _PIECES: Final = re.compile(r"\s*(?:`tolariad? [^`]*`\S*|\S+)")
 
 
@@ -43,6 +46,12 @@ def clipped(text: str, columns: int) -> str:
         if taken > columns:
             return text[:index]
     return text
+
+
+def named(name: str) -> str:
+    """Return a name of the task's for a line that people read: safe to show, and cut if it would fill the line."""
+    shown = safe(name)
+    return shown if width(shown) <= _NAME_COLUMNS else f"{clipped(shown, _NAME_COLUMNS - 3)}..."
 
 
 def fitted_to(stream: TextIO, text: str, indent: int = 0) -> list[str]:
