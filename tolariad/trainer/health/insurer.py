@@ -1,7 +1,8 @@
 """The trainer's part of the autopilot: it compares states when it is told to, and tells the detector what it is told.
 
 A comparison is due after a given batch. Until then the batches of the newest updates are kept. It is made at the
-boundary, and no update follows before the kernel has decided.
+boundary, and no update follows before the kernel has decided. Several ranks compare together, each on its share of the
+batches, because a task's validation may wait for all of them; the numbers of rank 0 are reported.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tolariad.core.calc.detection.autopilot import COMPARED
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.restore import load
+from tolariad.trainer.data.share import ELSEWHERE
 from tolariad.trainer.health.comparing import measured
 
 if TYPE_CHECKING:
@@ -62,7 +64,7 @@ class Insurer:
             return
         self._last_step = step
         if self._computes_loss:
-            self._groups.append(group)
+            self._groups.append(tuple(batch for batch in group if batch is not ELSEWHERE))
 
     def at_boundary(self, position: Position) -> None:
         """Make the comparison if it is due here, and report it."""
