@@ -31,7 +31,7 @@ class Progress:
     def look(self, progress: tuple[int, ...], passed_s: float) -> Behind | None:
         """Return the rank that the others wait for; None if there is none.
 
-        `passed_s`: since the last look, as far as this process itself has run.
+        `passed_s`: the time since the last look, as far as this process itself has run.
         """
         if progress != self._last:
             self._last, self._still_s = progress, 0.0

@@ -339,7 +339,7 @@ def test_a_program_under_torchrun_that_calls_train_is_told_so(tmp_path, group, m
 def test_a_lightning_module_that_logs_over_all_ranks_is_refused(count, is_refused):
     """`sync_dist` would wait for all ranks, and the values of rank 0 are recorded."""
     log = Log()
-    log.ranks = count
+    log.among(count)
     log.at("training_step", "step")
 
     if is_refused:

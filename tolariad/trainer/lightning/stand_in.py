@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, Final
 
 from tolariad.trainer.errors import SetupRefused
@@ -23,6 +24,14 @@ _FIXED: Final[dict[str, Any]] = {
     "loggers": [],
     "progress_bar_callback": None,
 }
+
+
+def place_among(ranks: int) -> Place:
+    """Return the place of this process among so many that train."""
+    distributed = sys.modules.get("torch.distributed")
+    if ranks == 1 or distributed is None or not distributed.is_initialized():
+        return Place(0, ranks)
+    return Place(distributed.get_rank(), ranks)
 
 
 class StandIn:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,9 +22,9 @@ from tolariad.trainer.lightning import optimizers
 from tolariad.trainer.lightning.hooks import lightning_base, own_hooks
 from tolariad.trainer.lightning.logged import LOSSES, Log
 from tolariad.trainer.lightning.making import Parts, made
-from tolariad.trainer.lightning.stand_in import StandIn
+from tolariad.trainer.lightning.stand_in import StandIn, place_among
 from tolariad.trainer.lr.configured import NO_LENGTH, Horizon
-from tolariad.trainer.setup import ALONE, Place
+from tolariad.trainer.setup import ALONE
 from tolariad.trainer.tasks.callbacks import OfEpochs
 
 if TYPE_CHECKING:
@@ -88,8 +87,8 @@ class LightningTask(OfEpochs):
         if self._accumulate > 1 and "on_after_backward" in self._hooks:
             raise SetupRefused("on_after_backward is called once a step, so accumulate must be 1")
         self._training_step, self._validation_step = map(_stepping, (module.training_step, module.validation_step))
-        self._place = _place_among(cfg.parallel.ranks)
-        self._log.ranks = self._place.ranks
+        self._place = place_among(cfg.parallel.ranks)
+        self._log.among(self._place.ranks)
         self._trainer = StandIn(
             max_epochs=cfg.epochs, accumulate=cfg.accumulate, clip=found.clip, datamodule=data, place=self._place
         )
@@ -112,7 +111,7 @@ class LightningTask(OfEpochs):
                 one.__dict__["log"] = self._log
             # Every rank evaluates all data, so the sum of all ranks would count each batch several times.
             if self._place.ranks > 1 and hasattr(one, "sync_on_compute"):
-                one.sync_on_compute = False
+                one.__dict__["sync_on_compute"] = False
 
     def train_data(self, _cfg: Settings) -> Any:
         """Return the loader of the data module, else of the module."""
@@ -373,14 +372,6 @@ def _stepping(step: Callable[..., Any]) -> Callable[[Any, int], Any]:
     if "dataloader_iter" in parameters:
         raise SetupRefused("a step that takes dataloader_iter is not supported; take (batch, batch_idx)")
     return step if len(parameters) > 1 else lambda batch, _: step(batch)
-
-
-def _place_among(ranks: int) -> Place:
-    """Return the place of this process among so many that train."""
-    distributed = sys.modules.get("torch.distributed")
-    if ranks == 1 or distributed is None or not distributed.is_initialized():
-        return Place(0, ranks)
-    return Place(distributed.get_rank(), ranks)
 
 
 def _single(found: Any, name: str) -> Any:
