@@ -146,7 +146,7 @@ def test_values_that_are_not_finite_on_one_rank_lead_all_ranks_back(train):
 
 def test_a_rise_that_stays_is_compared_and_gone_back_for(train):
     """All measure both states together, also where the validation waits for all ranks. All go back together."""
-    folder = train("run", "learning_rate.base_lr=0.01", "learning_rate.warmup_epochs=0", task="StruckTask", epochs=24)
+    folder = train("run", "learning_rate.base_lr=0.002", "learning_rate.warmup_epochs=0", task="StruckTask", epochs=24)
     compared, backs = of_type(folder, m.StatesCompared)[0], of_type(folder, m.RolledBack)
 
     assert compared.newest is not None
