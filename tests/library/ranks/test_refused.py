@@ -145,6 +145,14 @@ def test_a_setting_is_refused_for_a_task_and_for_a_program(key):
     assert check(settings_of(given)) == []
 
 
+def test_a_lightning_module_with_exact_sums_is_refused():
+    """Its stand-in for Lightning's trainer would have another rank than that of the start."""
+    exact = {"task": "lightning:./module.py:Module", "parallel": {"exact": True, "leaves": 4}}
+
+    (problem,) = check(settings_of(exact))
+    assert (problem.path, "a LightningModule with exact sums" in problem.what) == ("task", True)
+
+
 def test_several_refused_settings_are_named_together():
     """One start shows all of them."""
     given = {"compile": True, "stop": {"tokens": 7}, "prune": {"enabled": True}}

@@ -43,7 +43,9 @@ class Insurer:
         """`settle` reports the last step. `is_loop`: the user's own loop computes the losses."""
         self._setup, self._checkpoints, self._settle = setup, checkpoints, settle
         self._reporter, self._gate, self._progress = link.reporter, link.gate, link.progress
-        self._computes_loss = not is_loop and setup.training_step is None
+        # Not with exact sums: what follows must not depend on the number of ranks, and so on rank 0's share.
+        own_loss = not is_loop and setup.training_step is None
+        self._computes_loss = own_loss and not setup.settings.parallel.exact
         self.order: m.CompareStates | None = None
         self._groups: deque[tuple[Any, ...]] = deque(maxlen=COMPARED)
         self._last_step = 0

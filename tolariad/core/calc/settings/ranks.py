@@ -9,7 +9,7 @@ import msgspec
 
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.reading import Problem
-from tolariad.core.calc.settings.task_defaults import GIVEN
+from tolariad.core.calc.settings.task_defaults import GIVEN, LIGHTNING
 
 # To be logged, after what it holds for.
 ON_DISK: Final = (
@@ -30,14 +30,19 @@ def refused_for_ranks(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "stop.tokens", "stop.tokens"
     if settings.parallel.exact and settings.precision == "fp16":
         yield "precision", "precision fp16 with exact sums"
+    if settings.parallel.exact and (settings.task or "").startswith(LIGHTNING):
+        yield "task", "a LightningModule with exact sums"
     if b'"policy":"morpho_adaptive"' in msgspec.json.encode(settings):
         yield "learning_rate.policy", "the policy morpho_adaptive, which follows the validation of one rank"
 
 
 def rank_problems(settings: Settings) -> Iterator[Problem]:
     """Yield a problem for each of these, if several ranks are to train."""
-    for key, name in refused_for_ranks(settings) if settings.parallel.ranks > 1 else ():
-        yield Problem(path=key, what=f"several ranks cannot do this yet: {name} (docs/ranks.md)")
+    if settings.parallel.ranks == 1 and not settings.parallel.exact:
+        return
+    who = "several ranks" if settings.parallel.ranks > 1 else "exact sums (parallel.exact)"
+    for key, name in refused_for_ranks(settings):
+        yield Problem(path=key, what=f"{who} cannot do this yet: {name} (docs/ranks.md)")
 
 
 def for_ranks(settings: Settings) -> Settings:
@@ -51,3 +56,11 @@ def batches_of_step(settings: Settings) -> int:
     # A program's loader is a rank's own, so each rank counts its own batches. Exact sums count leaves of all ranks.
     shares = settings.task != GIVEN and not settings.parallel.exact
     return settings.accumulate * (settings.parallel.ranks if shares else 1)
+
+
+def with_leaves(settings: Settings) -> Settings:
+    """Return the settings of a run with exact sums as those of one process, whose micro-batches are the leaves."""
+    leaves = settings.parallel.leaves
+    if not settings.parallel.exact or leaves is None:
+        return settings
+    return msgspec.structs.replace(settings, accumulate=leaves)
