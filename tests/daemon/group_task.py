@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -54,6 +55,8 @@ class GroupTask:
         rank = distributed.get_rank() if distributed is not None and distributed.is_initialized() else 0
         for number, (who, deed, at) in enumerate(self.deeds):
             if (rank, step) == (int(who), int(at)) and took(number):
+                if deed == "sleep":
+                    sleep_here()
                 if deed == "raise":
                     raise ZeroDivisionError(f"of rank {rank}")
                 os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[deed])
@@ -71,6 +74,63 @@ class PlainTask(GroupTask):
 
     def val_data(self, cfg):
         return None
+
+
+def sleep_here():
+    """Never come back, without a signal."""
+    while True:
+        time.sleep(60)
+
+
+class SickTask(PlainTask):
+    """In one start of the task, rank 1 has ten losses in a row that are no numbers."""
+
+    calls = 0
+
+    def loss(self, model, batch):
+        found = super().loss(model, batch)
+        distributed = sys.modules["torch.distributed"]
+        if model.training and distributed.get_rank() == 1:
+            self.calls += 1
+            if 20 < self.calls <= 30:
+                return found * float("nan")
+        return found
+
+
+class StruckTask(GroupTask):
+    """Four classes that a small network learns well. Its last layer is negated once, on all ranks."""
+
+    def model(self, cfg):
+        return nn.Sequential(nn.Linear(8, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 4))
+
+    def train_data(self, cfg):
+        return classes(256)
+
+    def val_data(self, cfg):
+        return classes(64)
+
+    def loss(self, model, batch):
+        return nn.functional.cross_entropy(model(batch[0]), batch[1])
+
+    def evaluate(self, model, batch):
+        # As torchmetrics does it: every rank waits for the others.
+        found = self.loss(model, batch)
+        torch.distributed.all_reduce(found)
+        return {"loss": found / torch.distributed.get_world_size()}
+
+    def on_step_end(self, model, step):
+        rank = sys.modules["torch.distributed"].get_rank()
+        if step == 400 and took(f" {rank}"):
+            with torch.no_grad():
+                model[3].weight.neg_()
+
+
+def classes(samples):
+    generator = torch.Generator().manual_seed(2)
+    labels = torch.randint(4, (samples,), generator=generator)
+    inputs = torch.randn(samples, 8, generator=generator)
+    inputs[torch.arange(samples), labels] += 5.0
+    return inputs, labels
 
 
 def took(number):

@@ -7,6 +7,7 @@ import pytest
 from tests.daemon.harness import of_type
 from tests.recorded import pieces
 from tolariad.core import messages as m
+from tolariad.core.calc.detection.comparison import Judgement
 
 SETS = ("journal.segment_bytes=1000000", "rng_seed=4", "batch_size=4", "torch_threads=1", "trainer.spare=off")
 STEPS = 2 * 7
@@ -16,17 +17,18 @@ STEPS = 2 * 7
 def train(start, tmp_path):
     """Trains a task to its end, and returns the run's folder."""
 
-    def train_one(name, *sets, ranks=2, task="GroupTask", deeds=()):
+    def train_one(name, *sets, ranks=2, task="GroupTask", deeds=(), epochs=2, starts=0, **more):
         folder, once = tmp_path / name, tmp_path / f"{name} once"
         once.mkdir()
         daemon = start(
             run_dir=folder,
-            task=f"tests.daemon.group_task:{task}",
-            epochs=2,
+            task=task if ":" in task else f"tests.daemon.group_task:{task}",
+            epochs=epochs,
             trainer_command=None,
-            shells=ranks * (len(deeds) + 1),
+            shells=ranks * (len(deeds) + 1 + starts),
             sets=[*SETS, f"parallel.ranks={ranks}", *sets],
             environ={"GROUP_DEEDS": ",".join(deeds), "GROUP_ONCE": str(once)},
+            **more,
         )
         assert daemon.wait() == 0, daemon.stderr
         return folder
@@ -66,6 +68,28 @@ def test_two_ranks_make_the_steps_of_one_process_that_accumulates_two_batches(tr
     assert [made.lr for made in two] == [made.lr for made in one]
 
 
+MODULE = "lightning:tests.daemon.group_module:"
+
+
+def test_a_lightning_module_is_trained_by_ranks_as_by_one_process_that_accumulates(train):
+    """Its losses, norms and rates; a schedule by step is one of updates."""
+    one = of_type(train("one", "accumulate=2", ranks=1, task=f"{MODULE}Module"), m.StepCompleted)
+    two = of_type(train("two", task=f"{MODULE}Module"), m.StepCompleted)
+
+    assert len(one) == len(two) == STEPS
+    assert [made.lr for made in two] == [made.lr for made in one]
+    assert [made.loss for made in two] == pytest.approx([made.loss for made in one], rel=1e-5)
+
+
+def test_a_lightning_module_on_ranks_comes_back_after_a_kill_with_the_same_bits(train):
+    """What each rank's module keeps is restored on that rank."""
+    plain = train("plain", task=f"{MODULE}Killed")
+    hurt = train("hurt", task=f"{MODULE}Killed", deeds=("1 kill 3",))
+
+    assert [one.rank for one in of_type(hurt, m.TrainerDied)] == [1]
+    assert pieces(hurt) == pieces(plain)
+
+
 @pytest.mark.torture
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_a_group_that_is_killed_again_and_again_ends_with_the_same_bits(train, ranks):
@@ -92,6 +116,45 @@ def test_a_rank_that_is_stopped_is_named_and_the_group_comes_back(train):
     assert [one.rank for one in of_type(hurt, m.TrainerDied)] == [0, 1, 2]
     assert all(one.silent_s < 10.0 for one in hung)
     assert pieces(hurt) == pieces(plain)
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_sleeps_is_named_with_its_stacks(train, rank):
+    """Rank 0 waits for it, and is silent too. The event, the death and the stacks are those of the one that sleeps."""
+    plain = train("plain", epochs=1)
+    hurt = train("hurt", epochs=1, deeds=(f"{rank} sleep 4",), starts=1, hang_s=3.0)
+    hung, dead = of_type(hurt, m.TrainerHung), of_type(hurt, m.TrainerDied)
+
+    assert rank in {one.rank for one in hung}
+    assert any(one.reason is m.DeathReason.HANG and "in sleep_here" in one.stacks for one in dead if one.rank == rank)
+    assert pieces(hurt) == pieces(plain)
+
+
+def test_values_that_are_not_finite_on_one_rank_lead_all_ranks_back(train):
+    """Quarantine counts the batches of all ranks: it is as long as eight steps of two, or here as a whole epoch."""
+    folder = train("run", task="SickTask", epochs=6)
+    (back,) = of_type(folder, m.RolledBack)
+    skips, put = of_type(folder, m.StepSkipped), [one.batches for one in of_type(folder, m.QuarantineAdded)]
+
+    assert {one.reason for one in skips} == {m.SkipReason.NON_FINITE, m.SkipReason.QUARANTINED}
+    assert sum(one.last - one.first + 1 for one in put) == 14
+    assert back.step <= 20
+    assert not of_type(folder, m.TrainerDied)
+    assert len(of_type(folder, m.RunCompleted)) == 1
+
+
+def test_a_rise_that_stays_is_compared_and_gone_back_for(train):
+    """All measure both states together, also where the validation waits for all ranks. All go back together."""
+    folder = train("run", "learning_rate.base_lr=0.002", "learning_rate.warmup_epochs=0", task="StruckTask", epochs=24)
+    compared, backs = of_type(folder, m.StatesCompared)[0], of_type(folder, m.RolledBack)
+
+    assert compared.newest is not None
+    assert compared.held is not None
+    assert compared.judgement in (Judgement.WEIGHTS, Judgement.UNCLEAR)
+    assert backs[0].step < 400
+    assert not of_type(folder, m.TrainerDied)
+    assert len(of_type(folder, m.RunCompleted)) == 1
 
 
 def test_another_number_of_ranks_is_refused_by_name(train, start, tmp_path):

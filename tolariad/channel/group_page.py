@@ -28,8 +28,12 @@ _HEAD_WORDS: Final = 64
 _W_MAGIC, _W_RANKS = range(2)
 _W_BELL: Final = 16
 _W_WORDS: Final = 32
-# Of a rank: its bell, its last sign of life, whether it sleeps, its process and its times. Then come its lines.
+# Of a rank: its bell, its last sign of life, whether it sleeps, its process, its times, and how far it has come. Then
+# come its lines.
 _R_BELL, _R_ALIVE, _R_ASLEEP, _R_PID, _R_TIMES = range(5)
+_R_PROGRESS: Final = 8
+# How many marks there may be between two points.
+_MARKS_BITS: Final = 20
 _RANK_WORDS: Final = _LINE_WORDS * (SLOTS + 1)
 _LOOKS: Final = 100
 _LOW: Final = 0xFFFF_FFFF
@@ -123,6 +127,7 @@ class GroupPage:
         doubles[at + 1], doubles[at + 2], doubles[at + 3], words[at + 4] = line[:4]
         words[at + 5], words[at + 6], words[at + 7] = line[4:]
         words[at] = point ^ words[at + 1] ^ words[at + 2] ^ words[at + 3] ^ line[3] ^ line[4] ^ line[5] ^ line[6]
+        words[_HEAD_WORDS + rank * _RANK_WORDS + _R_PROGRESS] = point << _MARKS_BITS
         self._ring(_bell_of(rank))
 
     def line(self, rank: int, point: int) -> Line | None:
@@ -182,6 +187,21 @@ class GroupPage:
     def alive_ns(self, rank: int) -> int:
         """Return the time of the last sign of life of a rank, by CLOCK_MONOTONIC; 0 before the first one."""
         return self._words[_HEAD_WORDS + rank * _RANK_WORDS + _R_ALIVE]
+
+    # -- progress ------------------------------------------------------------------------------------------------------
+
+    def mark(self) -> None:
+        """Record that this rank begins something for which it may have to wait for the others.
+
+        All ranks make the same marks between two points. So one that has made fewer is still at work of its own.
+        """
+        self._words[_HEAD_WORDS + self._rank * _RANK_WORDS + _R_PROGRESS] += 1
+
+    @property
+    def progress(self) -> tuple[int, ...]:
+        """How far each rank has come: a number that only grows, and is equal if the ranks are at the same place."""
+        first = _HEAD_WORDS + _R_PROGRESS
+        return tuple(self._words[first : first + self.ranks * _RANK_WORDS : _RANK_WORDS])
 
     # -- times ---------------------------------------------------------------------------------------------------------
 

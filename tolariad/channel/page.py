@@ -29,7 +29,7 @@ _MAGIC: Final = 0x31_45_47_41_50_4C_4F_54  # "TOLPAGE1", little-endian
 # stores.
 _W_MAGIC, _W_INCARNATION, _W_DURABLE, _W_FROZEN, _W_EMERGENCY, _W_ORDERS, _W_ASLEEP, _W_LAG_NS = range(8)
 _W_DAEMON, _W_RECORDER, _W_WRITE_NS = range(8, 11)
-_W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY, _W_POSTED = range(16, 21)
+_W_WAITING, _W_STEP, _W_BEAT_NS, _W_ACTIVITY, _W_POSTED, _W_BEHIND = range(16, 22)
 # Values of the gate's word. Shut: no new update, but steps that the journal holds may be re-run. Halted: nothing that
 # changes the model, re-runs included.
 _OPEN, _SHUT, _HALTED = range(3)
@@ -229,6 +229,15 @@ class Page:
     def set_posted(self, count: int) -> None:
         """Trainer only, after the report is in the socket."""
         self._words[_W_POSTED] = count
+
+    @property
+    def behind(self) -> int:
+        """The rank for which all other ranks of this trainer wait; 0: they wait for none, or for rank 0."""
+        return self._words[_W_BEHIND]
+
+    def set_behind(self, rank: int) -> None:
+        """Trainer only. See `behind`."""
+        self._words[_W_BEHIND] = rank
 
     def beat(self, step: int, mono_ns: int, activity: Activity) -> None:
         """Trainer only. Record a sign of life."""

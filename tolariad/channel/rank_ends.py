@@ -56,6 +56,10 @@ class Source(Protocol):
     def vote(self, report: m.RollbackPreparedReport | m.RollbackRefusedReport) -> None:
         """Tell rank 0 whether this rank can go back. Never raises."""
 
+    @property
+    def is_over(self) -> bool:
+        """Whether rank 0 has said how the run has ended."""
+
 
 class _Held(NamedTuple):
     order: TrainerEffect
@@ -144,6 +148,11 @@ class FollowerEnd(TrainerEnd):
         super().__init__(ours, page)
         self._source, self._limit, self._wait = source, limit, wait
         self._handed = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the run is over: the recorder of a run that halts ends it without an order."""
+        return self._source.is_over
 
     @property
     def needs_attention(self) -> bool:

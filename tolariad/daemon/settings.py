@@ -108,7 +108,7 @@ def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -
     notes += [*rules.rate_notes(settings), *seed_notes(settings), *prune_notes(settings)]
     if is_group:
         who = f"{settings.parallel.ranks} ranks train together" if settings.parallel.ranks > 1 else "The sums are exact"
-        notes.append(f"{who}: {ranks.WITHOUT_FINDINGS}")
+        notes.append(f"{who}: {ranks.ON_DISK}")
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")
@@ -164,7 +164,7 @@ def policy_of(settings: Settings) -> m.Policy:
         detect_rollback=settings.detect.act and settings.detect.rollback,
         detect_trial=settings.detect.trial,
         detect_halt=settings.detect.halt,
-        accumulate=settings.accumulate,
+        accumulate=ranks.batches_of_step(settings),
         budgets_act=settings.budgets.act,
         budget_limits=st.limits_of(settings),
         breakers=st.breakers_of(settings),

@@ -27,6 +27,7 @@ from tolariad.channel.group_page import GroupPage
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
 from tolariad.core.calc.text.phrases import listed
+from tolariad.library.behind import BEHIND_S, NAMED_S, Behind, Progress
 from tolariad.library.ranks import group_here
 from tolariad.refusal import StartRefused
 from tolariad.supervisor.exit_of import exit_of
@@ -82,6 +83,7 @@ class Crew:
         # By rollback and target.
         self._votes: dict[tuple[str, str], dict[int, _Vote]] = {}
         self._changed = threading.Condition()
+        self._progress, self._was_named = Progress(), False
         self._is_over = False
         self._noticed = threading.Event()
         self._thread: threading.Thread | None = None
@@ -92,6 +94,7 @@ class Crew:
         """Wait until every rank has joined, and give each the run as it stands, and the group page."""
         said = time.monotonic()
         while len(self._members) < self._ranks - 1:
+            self._waits_for(Behind(next(one for one in range(1, self._ranks) if one not in self._members), 0.0))
             if (found := self._meeting.next()) is not None:
                 self._admit(*found, opened)
             elif time.monotonic() - said > _SAY_AGAIN_S:
@@ -117,6 +120,7 @@ class Crew:
         """Wait until every rank has built, and compare. Raises StartRefused, and then tells all."""
         why = ""
         for rank, member in sorted(self._members.items()):
+            self._waits_for(Behind(rank, 0.0))
             try:
                 word, _ = member.link.receive()
             except LinkLost:
@@ -134,10 +138,12 @@ class Crew:
                     if word.values.get(name) != value
                 ]
                 why = why or "; ".join(differing[:3])
+        self._waits_for(None)
         self.check()
         if why:
+            why = f"the ranks cannot train together: {why}"
             self.refuse(why)
-            raise StartRefused(EXIT_CONFIG, f"the ranks cannot train together: {why}")
+            raise StartRefused(EXIT_CONFIG, why)
         self._tell(words.Agreed())
 
     def _lost_before(self, member: Member) -> None:
@@ -264,6 +270,7 @@ class Crew:
             # This process itself may have been stopped: others are judged by the time that it has watched.
             if now - last < 4 * BEAT_S:
                 self._end_stopped()
+            self._waits_for(self._progress.look(self.page.progress, min(now - last, 4 * BEAT_S)))
             last = now
 
     def _receive(self, member: Member) -> bool:
@@ -307,11 +314,33 @@ class Crew:
         for rank, member in self._members.items():
             if rank in self._lost or not is_stopped(self.page, rank, member.pid):
                 continue
-            text = f"rank {rank} (process {member.pid}) was stopped for {SILENT_S:.0f} s and is killed"
-            self._note(self._lost, rank, text)
-            self._say(f"{text[0].upper()}{text[1:]}.")
-            with suppress(OSError):
-                signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
+            self._end(member, f"rank {rank} (process {member.pid}) was stopped for {SILENT_S:.0f} s and is killed")
+
+    def _waits_for(self, behind: Behind | None) -> None:
+        """Name a rank that all others wait for, and kill it if that does not end."""
+        if behind is None or behind.seconds < NAMED_S:
+            self._was_named = False
+            return
+        rank, seconds = behind
+        member = self._members.get(rank)
+        who = f"rank {rank} (process {os.getpid() if member is None else member.pid})"
+        if not self._was_named:
+            self._was_named = True
+            self._say(
+                f"The other ranks have waited for {who} for {seconds:.0f} s. After {BEHIND_S:.0f} s it is killed, and "
+                "all ranks end."
+            )
+        if member is None or seconds < BEHIND_S or rank in self._lost or is_traced(member.pid):
+            return
+        text = f"{who} was silent for {BEHIND_S:.0f} s, while the others waited for it, and is killed"
+        self._end(member, text)
+
+    def _end(self, member: Member, why: str) -> None:
+        """Kill a rank. It is the cause of what follows."""
+        self._note(self._lost, member.rank, why)
+        self._say(f"{why[0].upper()}{why[1:]}.")
+        with suppress(OSError):
+            signal.pidfd_send_signal(member.pidfd, signal.SIGKILL)
 
     @staticmethod
     def _ended(member: Member) -> str:
@@ -359,3 +388,9 @@ def is_stopped(page: GroupPage, rank: int, pid: int) -> bool:
         return False
     stat = process_stat(pid)
     return stat is not None and stat.state == "T"
+
+
+def is_traced(pid: int) -> bool:
+    """Return whether a debugger has stopped a process."""
+    stat = process_stat(pid)
+    return stat is not None and stat.state == "t"

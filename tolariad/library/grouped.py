@@ -24,6 +24,7 @@ from tolariad.channel.points import FollowerPoints, LeaderPoints
 from tolariad.channel.rank_ends import FollowerEnd, LeaderEnd
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_TRY_AGAIN
+from tolariad.library.behind import Behind
 from tolariad.library.crew import Crew, Member, RankLost
 from tolariad.library.joined import Joined
 from tolariad.library.leading import built
@@ -58,7 +59,12 @@ class Rank(NamedTuple):
 
 
 class CrewOfDaemon(Crew):
-    """The other ranks of a group whose daemon watches them: it says which is lost, and ends one that is stopped."""
+    """The other ranks of a group whose daemon watches them: it says which is lost, and ends one that is stopped.
+
+    `shown`: where the daemon reads which rank all others wait for, when rank 0 is silent.
+    """
+
+    shown: Page
 
     @property
     def has_lost(self) -> bool:
@@ -76,12 +82,23 @@ class CrewOfDaemon(Crew):
     def _end_stopped(self) -> None:
         """Leave that to the daemon."""
 
+    def _waits_for(self, behind: Behind | None) -> None:
+        self.shown.set_behind(0 if behind is None else behind.rank)
+
+
+class JoinedOfDaemon(Joined):
+    """The link of a rank whose daemon watches rank 0."""
+
+    def _has_waited(self, seconds: float) -> bool:  # noqa: ARG002 - the daemon has limits of its own
+        return False
+
 
 def lead(rank: Rank, channel: socket.socket, page: Page) -> Ending | None:
     """Be rank 0. Return how the trainer has ended; None if another rank was lost."""
     page.beat(0, time.monotonic_ns(), Activity.BUILD)
     sums = _sums(rank)
     crew = CrewOfDaemon(rank.run_dir, rank.place.ranks, _say, rank.group)
+    crew.shown = page
     lifelines.guard_children((crew.page.descriptor,))
     store = sums.store(rank.place.ranks)
     port = store.port if store is not None else 0
@@ -107,7 +124,7 @@ def lead(rank: Rank, channel: socket.socket, page: Page) -> Ending | None:
 def follow(rank: Rank) -> Ending | None:
     """Be any other rank. Return how the trainer has ended; None if rank 0 was lost."""
     sums = _sums(rank)
-    joined = Joined(rank.run_dir, rank.place, _say, rank.group)
+    joined = JoinedOfDaemon(rank.run_dir, rank.place, _say, rank.group)
     lifelines.guard_children((joined.descriptor, joined.page.descriptor))
     store = sums.store(rank.place.ranks, joined.opened.store)
     group = Follower(joined.page, FollowerPoints(joined.page, rank.place.rank), joined.check)

@@ -25,7 +25,8 @@ from tolariad.channel.group_page import GroupPage
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_IO
 from tolariad.core.decision import Accepted, Answer
-from tolariad.library.crew import BEAT_S, SILENT_S, RankLost, end_if_unnoticed, is_stopped
+from tolariad.library.behind import BEHIND_S, Progress
+from tolariad.library.crew import BEAT_S, SILENT_S, RankLost, end_if_unnoticed, is_stopped, is_traced
 from tolariad.library.ranks import group_here
 from tolariad.library.recorder import Order
 from tolariad.refusal import StartRefused
@@ -60,6 +61,7 @@ class Joined:
         self.is_lost = False
         self._why = f"rank 0 (process {self._leader}) has ended"
         self._is_closed = False
+        self._progress = Progress()
         self._noticed = threading.Event()
         self._thread = threading.Thread(target=self._read, name="tolaria-link", daemon=True)
 
@@ -73,6 +75,11 @@ class Joined:
     def descriptor(self) -> int:
         """The descriptor of the link."""
         return self._link.fileno()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether rank 0 has said how the run has ended."""
+        return self.over is not None
 
     @property
     def has_ended(self) -> bool:
@@ -154,14 +161,25 @@ class Joined:
             self.page.beat(self._place.rank, time.monotonic_ns())
             # This process itself may have been stopped: rank 0 is judged by the time that it was watched.
             if now - last < 4 * BEAT_S and is_stopped(self.page, 0, self._leader):
-                self._why = f"rank 0 (process {self._leader}) was stopped for {SILENT_S:.0f} s and is killed"
-                with suppress(OSError):
-                    os.kill(self._leader, signal.SIGKILL)
+                self._end_leader(f"was stopped for {SILENT_S:.0f} s")
+            behind = self._progress.look(self.page.progress, min(now - last, 4 * BEAT_S))
+            if behind is not None and behind.rank == 0 and self._has_waited(behind.seconds):
+                self._end_leader(f"was silent for {behind.seconds:.0f} s, while the others waited for it,")
             last = now
             if is_there:
                 self._receive()
         self.orders.put(self.over)
         self._list.put(None)
+
+    def _has_waited(self, seconds: float) -> bool:
+        """Return whether rank 0, for which all have waited for so long, is to be killed."""
+        return seconds >= BEHIND_S and not is_traced(self._leader)
+
+    def _end_leader(self, how: str) -> None:
+        self._why = f"rank 0 (process {self._leader}) {how} and is killed"
+        self._say(f"{self._why[0].upper()}{self._why[1:]}.")
+        with suppress(OSError):
+            os.kill(self._leader, signal.SIGKILL)
 
     def _receive(self) -> None:
         try:

@@ -157,9 +157,9 @@ def for_ranks(settings: Settings, place: Place) -> Settings:
         # The number of ranks is that of each start, and no part of the run.
         parallel = Parallel(exact=True, leaves=leaves)
         settings = replace(settings, accumulate=leaves)
-    if place.rank == 0 and settings.detect.rollback:
+    if place.rank == 0 and settings.rollback.fast_path_enabled:
         who = f"{place.ranks} ranks train together" if place.ranks > 1 else "The sums are exact"
-        _log.warning(f"{who}: {ranks.WITHOUT_FINDINGS}")
+        _log.warning(f"{who}: {ranks.ON_DISK}")
     if place.rank == 0 and _meets_again_in_one_store():
         _log.warning(_ONE_STORE)
     return replace(ranks.for_ranks(settings), parallel=parallel)

@@ -26,14 +26,13 @@ from tolariad.signals import STACKS
 from tolariad.supervisor.hang import HangMonitor, Silence
 from tolariad.supervisor.other_ranks import Cause, Members
 from tolariad.supervisor.output import OutputCapture
-from tolariad.supervisor.process import Evidence, death_reason
+from tolariad.supervisor.process import ChildProcess, Evidence, death_reason
 from tolariad.supervisor.procfs import catches, oom_kill_count, wait_channel
 from tolariad.supervisor.started import StartedTrainer, Timeouts, TrainerSetup
 
 _log: Final = logging.getLogger(__name__)
 
 _STACKS_BYTES_MAX: Final = 64 * 1024
-STACKS_NAME: Final = "logs/trainer.stacks"
 
 
 class Recorder(Protocol):
@@ -110,6 +109,8 @@ class RunningTrainer:
                 self._report_hang(found[1])
                 self._end_now()
             elif beat is not None and (silence := monitor.check(beat, time.monotonic_ns())):
+                # Rank 0 is silent too while it waits for another one.
+                self._silent_rank = self._behind()
                 self._report_hang(silence)
                 stacks = await self._take_stacks()
                 self._end_now()
@@ -133,9 +134,10 @@ class RunningTrainer:
     def _report_hang(self, silence: Silence) -> None:
         self._hung = True
         self._recorder.submit(self._as_silent(silence))
+        who = f"Rank {self._silent_rank} of trainer" if self._silent_rank else "Trainer"
         _log.error(
-            "Trainer %d (pid %d) has been silent for %.0f s in activity %s. It has hung and is ended.",
-            *(self.number, self.pid, silence.silent_s, silence.activity),
+            "%s %d (pid %d) has been silent for %.0f s in activity %s. It has hung and is ended.",
+            *(who, self.number, self._silent_pid, silence.silent_s, silence.activity),
             extra={"told_by": "TrainerDied"},
         )
 
@@ -146,6 +148,15 @@ class RunningTrainer:
     def _stopped(self, now: float) -> tuple[int, Silence] | None:  # noqa: ARG002 - for several that train together
         """Return the rank that a signal has stopped for too long, and how long; None if there is none."""
         return None
+
+    def _behind(self) -> int:
+        """Return the rank that all others wait for; 0 if it is rank 0, or if there are no others."""
+        return 0
+
+    @property
+    def _silent_pid(self) -> int:
+        """The id of the process that was found silent."""
+        return self.pid
 
     @abstractmethod
     def _cut_off(self) -> None:
@@ -208,6 +219,19 @@ class Incarnation(RunningTrainer):
     def _stopped(self, now: float) -> tuple[int, Silence] | None:
         return self._members.stopped(now) if self._members is not None else None
 
+    def _behind(self) -> int:
+        # The trainer may have overwritten the page with any value.
+        found = self._page.behind if self._members is not None else 0
+        return found if found in range(len(self._started.others) + 1) else 0
+
+    @property
+    def _silent_pid(self) -> int:
+        return self._silent_child.pid
+
+    @property
+    def _silent_child(self) -> ChildProcess:
+        return self._child if self._members is None else self._members.child(self._silent_rank)
+
     def _state(self) -> str:
         return wait_channel(self.pid)
 
@@ -217,12 +241,13 @@ class Incarnation(RunningTrainer):
         self._gone.set()
 
     async def _take_stacks(self) -> str:
-        """Make the trainer's faulthandler write the stacks of all threads, and read them."""
-        if not catches(self.pid, STACKS):
+        """Make the faulthandler of the silent process write the stacks of all threads, and read them."""
+        child, name = self._silent_child, stacks_name(self._silent_rank)
+        if not catches(child.pid, STACKS):
             return ""
-        before = await loop_files.in_thread(_size, self._run_dir)
-        self._child.send(STACKS)
-        return await _read_added(self._run_dir, before, self._timeouts.stacks_s)
+        before = await loop_files.in_thread(_size, self._run_dir, name)
+        child.send(STACKS)
+        return await _read_added(self._run_dir, name, before, self._timeouts.stacks_s)
 
     def _end(self, stacks: str) -> m.TrainerGone:
         exit_ = self._child.reap()
@@ -231,6 +256,8 @@ class Incarnation(RunningTrainer):
         cause = Cause(0, self.pid, exit_, self._output.finish(), was_killed=bool(self._ended_ns))
         if self._members is not None:
             cause = self._members.reap(exit_, cause.output)
+        if self._hung:
+            cause = cause._replace(rank=self._silent_rank, pid=self._silent_pid)
         exit_, output = cause.exit, cause.output
         self.printed = mark_of(output) or self.printed
         self._started.close()
@@ -253,32 +280,37 @@ class Incarnation(RunningTrainer):
             signal=exit_.signal_name,
             output=output,
             stacks=stacks,
-            rank=self._silent_rank if self._hung else cause.rank,
+            rank=cause.rank,
         )
 
 
-def _size(run_dir: Path) -> int:
+def stacks_name(rank: int) -> str:
+    """Return the file of a run into which the trainer, or another rank of it, writes its stacks."""
+    return f"logs/trainer{f'-{rank}' if rank else ''}.stacks"
+
+
+def _size(run_dir: Path, name: str) -> int:
     try:
-        return (run_dir / STACKS_NAME).stat().st_size
+        return (run_dir / name).stat().st_size
     except FileNotFoundError:
         return 0
 
 
-async def _read_added(run_dir: Path, before: int, timeout_s: float) -> str:
+async def _read_added(run_dir: Path, name: str, before: int, timeout_s: float) -> str:
     """Return what is appended to the file of stacks. Wait until it stops growing, at most `timeout_s`."""
     size, deadline = before, time.monotonic() + timeout_s
     while time.monotonic() < deadline:
         await asyncio.sleep(0.05)
-        now = await loop_files.in_thread(_size, run_dir)
+        now = await loop_files.in_thread(_size, run_dir, name)
         if now == size > before:
             break
         size = now
-    return await _read_tail(run_dir, before)
+    return await _read_tail(run_dir, name, before)
 
 
-async def _read_tail(run_dir: Path, before: int) -> str:
+async def _read_tail(run_dir: Path, name: str, before: int) -> str:
     try:
-        added = await loop_files.read_run_file(run_dir, STACKS_NAME, _STACKS_BYTES_MAX, before)
+        added = await loop_files.read_run_file(run_dir, name, _STACKS_BYTES_MAX, before)
     except (FileNotFoundError, run_files.UnsafeFile):
         return ""
     return added.decode("utf-8", "replace")

@@ -93,6 +93,10 @@ class Members:
                 return rank, Silence(activity="stopped", silent_s=silent_s, limit_s=STOPPED_S)
         return None
 
+    def child(self, rank: int) -> ChildProcess:
+        """Return the process of a rank. Raises KeyError."""
+        return self._children[rank]
+
     def reap(self, leader: Exit, output: str) -> Cause:
         """Reap all but rank 0, and return what ended them. `leader`, `output`: how rank 0 has ended, its output."""
         exits, outputs = {0: leader}, {0: output}

@@ -39,7 +39,7 @@ def refuse_spread(model: nn.Module) -> None:
             if kind.__name__ in _WRAPPERS:
                 part = f"{name}, a part of the model," if name else "the model"
                 raise SetupRefused(
-                    f"{part} is wrapped in {kind.__name__}, but only one process trains; return the model itself. "
+                    f"{part} is wrapped in {kind.__name__}, which tolariad does not train: return the model itself. "
                     "For several processes wrap the whole model in DistributedDataParallel, start the program by "
                     "torchrun and call Tolaria(...).run(...) (docs/ranks.md)"
                 )

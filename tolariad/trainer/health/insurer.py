@@ -1,7 +1,8 @@
 """The trainer's part of the autopilot: it compares states when it is told to, and tells the detector what it is told.
 
 A comparison is due after a given batch. Until then the batches of the newest updates are kept. It is made at the
-boundary, and no update follows before the kernel has decided.
+boundary, and no update follows before the kernel has decided. Several ranks compare together, each on its share of the
+batches, because a task's validation may wait for all of them; the numbers of rank 0 are reported.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from tolariad.core.calc.detection.autopilot import COMPARED
 from tolariad.failpoints import reached
 from tolariad.storage import CheckpointUnusable
 from tolariad.trainer.checkpoints.restore import load
+from tolariad.trainer.data.share import ELSEWHERE
 from tolariad.trainer.health.comparing import measured
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ class Insurer:
         """`settle` reports the last step. `is_loop`: the user's own loop computes the losses."""
         self._setup, self._checkpoints, self._settle = setup, checkpoints, settle
         self._reporter, self._gate, self._progress = link.reporter, link.gate, link.progress
-        self._computes_loss = not is_loop and setup.training_step is None
+        # Not with exact sums: what follows must not depend on the number of ranks, and so on rank 0's share.
+        own_loss = not is_loop and setup.training_step is None
+        self._computes_loss = own_loss and not setup.settings.parallel.exact
         self.order: m.CompareStates | None = None
         self._groups: deque[tuple[Any, ...]] = deque(maxlen=COMPARED)
         self._last_step = 0
@@ -62,7 +66,7 @@ class Insurer:
             return
         self._last_step = step
         if self._computes_loss:
-            self._groups.append(group)
+            self._groups.append(tuple(batch for batch in group if batch is not ELSEWHERE))
 
     def at_boundary(self, position: Position) -> None:
         """Make the comparison if it is due here, and report it."""

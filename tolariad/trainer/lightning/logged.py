@@ -37,6 +37,8 @@ class Log:
 
     def __init__(self) -> None:
         self._place = "the constructor"
+        # How many processes train.
+        self._ranks = 1
         self.step: dict[str, Any] | None = None
         self.batch: dict[str, Any] | None = None
         self.whole: dict[str, Any] | None = None
@@ -44,6 +46,10 @@ class Log:
         self._lists: dict[str, tuple[Any, list[torch.Tensor]]] = {}
         self._of_training: dict[str, Any] = {}
         self._said: set[tuple[str, str]] = set()
+
+    def among(self, ranks: int) -> None:
+        """Take values in one of so many processes that train."""
+        self._ranks = ranks
 
     def at(self, place: str, kind: str = "") -> dict[str, Any]:
         """Begin to call the hook `place`. Return what it logs; `kind`: step, batch, whole, or "" (nothing)."""
@@ -54,9 +60,14 @@ class Log:
         return values
 
     def __call__(
-        self, name: str, value: Any, *_: Any, reduce_fx: Any = "mean", batch_size: int | None = None, **__: Any
+        self, name: str, value: Any, *_: Any, reduce_fx: Any = "mean", batch_size: int | None = None, **options: Any
     ) -> None:
         """Take one value: `LightningModule.log`. The other arguments say where Lightning shows it."""
+        if self._ranks > 1 and options.get("sync_dist"):
+            raise SetupRefused(
+                f"self.log({name!r}, sync_dist=True) is not supported with several ranks: the values of rank 0 are "
+                "recorded, whose validation has all data. Leave sync_dist out (docs/ranks.md)"
+            )
         is_metric = callable(getattr(value, "compute", None)) and callable(getattr(value, "update", None))
         if not is_metric and not isinstance(value, (Number, torch.Tensor)):
             raise SetupRefused(f"self.log({name!r}, ...) takes a number, a tensor with one element, or a metric")

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import math
+import sys
 from typing import Any, Final
 
 from tolariad.trainer.errors import SetupRefused
+from tolariad.trainer.setup import Place
 
-# One process trains, on one device.
+# The processes are those of one machine.
 _FIXED: Final[dict[str, Any]] = {
-    "is_global_zero": True,
-    "global_rank": 0,
-    "local_rank": 0,
     "node_rank": 0,
-    "world_size": 1,
-    "num_devices": 1,
     "num_nodes": 1,
     "max_steps": -1,
     "should_stop": False,
@@ -29,15 +26,31 @@ _FIXED: Final[dict[str, Any]] = {
 }
 
 
+def place_among(ranks: int) -> Place:
+    """Return the place of this process among so many that train."""
+    distributed = sys.modules.get("torch.distributed")
+    if ranks == 1 or distributed is None or not distributed.is_initialized():
+        return Place(0, ranks)
+    return Place(distributed.get_rank(), ranks)
+
+
 class StandIn:
     """The stand-in for Lightning's Trainer. `current_epoch` counts from 0, `global_step` the updates made.
 
-    `num_training_batches` is the number of batches in an epoch; infinite if the data has no length.
+    `num_training_batches` is the number of batches that this process has in an epoch; infinite if the data has no
+    length.
     """
 
-    def __init__(self, *, max_epochs: int, accumulate: int, clip: tuple[float | None, str], datamodule: Any) -> None:
+    def __init__(
+        self, *, max_epochs: int, accumulate: int, clip: tuple[float | None, str], datamodule: Any, place: Place
+    ) -> None:
         self._own = {
             **_FIXED,
+            "is_global_zero": place.rank == 0,
+            "global_rank": place.rank,
+            "local_rank": place.rank,
+            "world_size": place.ranks,
+            "num_devices": place.ranks,
             "max_epochs": max_epochs,
             "accumulate_grad_batches": accumulate,
             "gradient_clip_val": clip[0],

@@ -22,8 +22,9 @@ from tolariad.trainer.lightning import optimizers
 from tolariad.trainer.lightning.hooks import lightning_base, own_hooks
 from tolariad.trainer.lightning.logged import LOSSES, Log
 from tolariad.trainer.lightning.making import Parts, made
-from tolariad.trainer.lightning.stand_in import StandIn
+from tolariad.trainer.lightning.stand_in import StandIn, place_among
 from tolariad.trainer.lr.configured import NO_LENGTH, Horizon
+from tolariad.trainer.setup import ALONE
 from tolariad.trainer.tasks.callbacks import OfEpochs
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ class LightningTask(OfEpochs):
         # What `evaluate` calls: the hooks of a validation, or of a test.
         self._kind = "validation"
         self._clip: tuple[float | None, str] = (None, "norm")
+        self._place = ALONE
         self._accumulate, self._batches, self._validates = 1, 0, False
         self._configured: optimizers.Configured
         self._momenta: list[array[float] | None] = []
@@ -85,7 +87,11 @@ class LightningTask(OfEpochs):
         if self._accumulate > 1 and "on_after_backward" in self._hooks:
             raise SetupRefused("on_after_backward is called once a step, so accumulate must be 1")
         self._training_step, self._validation_step = map(_stepping, (module.training_step, module.validation_step))
-        self._trainer = StandIn(max_epochs=cfg.epochs, accumulate=cfg.accumulate, clip=found.clip, datamodule=data)
+        self._place = place_among(cfg.parallel.ranks)
+        self._log.among(self._place.ranks)
+        self._trainer = StandIn(
+            max_epochs=cfg.epochs, accumulate=cfg.accumulate, clip=found.clip, datamodule=data, place=self._place
+        )
         self._attach()
         for name, arguments in (("prepare_data", ()), ("setup", ("fit",))):
             if data is not None and name in self._source_hooks:
@@ -103,6 +109,9 @@ class LightningTask(OfEpochs):
         for one in self._module.modules():
             if lightning_base(type(one)) is not None:
                 one.__dict__["log"] = self._log
+            # Every rank evaluates all data, so the sum of all ranks would count each batch several times.
+            if self._place.ranks > 1 and hasattr(one, "sync_on_compute"):
+                one.__dict__["sync_on_compute"] = False
 
     def train_data(self, _cfg: Settings) -> Any:
         """Return the loader of the data module, else of the module."""
@@ -113,7 +122,7 @@ class LightningTask(OfEpochs):
                 "task_options: {datamodule: MyData}"
             )
         try:
-            self._batches = len(found)
+            self._batches = -(-len(found) // self._place.ranks)
         except TypeError:
             self._batches = 0
         self._trainer.move(num_training_batches=self._batches or math.inf)

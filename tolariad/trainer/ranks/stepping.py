@@ -67,6 +67,7 @@ class StepperOfRanks(StepperOfUpdates):
     def add_gradients(self, setup: Setup, loss: torch.Tensor, parts: float, what: str) -> torch.Tensor:
         """Run the backward pass of one micro-batch, timed if the step is."""
         run = partial(super().add_gradients, setup, loss, parts, what)
+        self._clock.begins_backward()
         if not self._clock.is_on or not loss.requires_grad:
             return run()
         found: torch.Tensor = self._clock.of_backward(loss, run)

@@ -6,6 +6,8 @@ it does while DDP sends buffers in a forward pass. The wait for the recorder com
 
 Every step is timed at first, later about one in sixteen; none after a re-run, a skip or a pause. On a GPU
 the times are those of this thread, which waits for the device when it reads the step's numbers.
+
+Before each of these waits a rank makes a mark in the group page, timed or not: it shows which rank the others wait for.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ class RankClock:
 
     def __init__(self, page: GroupPage, clock: Callable[[], int] = time.monotonic_ns) -> None:
         self._page, self._clock = page, clock
+        self._model: Any = None
         self.is_on = True
         self._compute = self._wait = self._steps = 0
         # Of the step in progress: when it began, 0 if that is not known, and how long it has waited in backward passes.
@@ -48,10 +51,12 @@ class RankClock:
 
     def watch(self, model: Any) -> None:
         """Take the time in which a model in DistributedDataParallel sends buffers, and waits for that, for wait."""
+        self._model = model
         around_buffers(model, self.of_wait)
 
     def of_wait(self, call: Callable[[], None]) -> None:
         """Make a call that waits for other ranks."""
+        self._page.mark()
         if not self.is_on:
             call()
             return
@@ -62,6 +67,11 @@ class RankClock:
     def left(self) -> None:
         """This rank leaves a point: the next step begins."""
         self._left = self._clock()
+
+    def begins_backward(self) -> None:
+        """A backward pass begins. Unless DDP is under `no_sync` this rank waits in it for the others."""
+        if self._model is not None and self._model.require_backward_grad_sync:
+            self._page.mark()
 
     def of_backward(self, loss: torch.Tensor, run: Callable[[], Any]) -> Any:
         """Make a backward pass. Its end, after this rank's own part is done, counts as wait."""

@@ -145,7 +145,7 @@ class RollbackHandler:
         """
         ref, spans = order.checkpoint, _Spans()
         if ref.slot is None:
-            folder, rank = self._checkpoints / ref.id, self._setup.place.rank
+            folder, rank = self._checkpoints / ref.id, self._setup.state_rank
             loaded = load(folder, ref.manifest, lambda: self._reporter.beat(Activity.RESTORE), rank)
             return _Prepared(order, loaded, None, spans)
         slots = self._slots()

@@ -9,11 +9,12 @@ import msgspec
 
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.reading import Problem
+from tolariad.core.calc.settings.task_defaults import GIVEN, LIGHTNING
 
 # To be logged, after what it holds for.
-WITHOUT_FINDINGS: Final = (
-    "an order to go back leads all ranks to a checkpoint. Findings are recorded, steps that are not "
-    "finite or spike are skipped on all, and nothing else follows yet (docs/ranks.md)"
+ON_DISK: Final = (
+    "every rollback leads all ranks to a checkpoint on disk. No state is kept in memory "
+    "(rollback.fast_path_enabled) (docs/ranks.md)"
 )
 
 
@@ -27,10 +28,10 @@ def refused_for_ranks(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "compile", "compile"
     if settings.stop.tokens is not None:
         yield "stop.tokens", "stop.tokens"
-    if (settings.task or "").startswith("lightning:"):
-        yield "task", "LightningModules"
     if settings.parallel.exact and settings.precision == "fp16":
         yield "precision", "precision fp16 with exact sums"
+    if settings.parallel.exact and (settings.task or "").startswith(LIGHTNING):
+        yield "task", "a LightningModule with exact sums"
     if b'"policy":"morpho_adaptive"' in msgspec.json.encode(settings):
         yield "learning_rate.policy", "the policy morpho_adaptive, which follows the validation of one rank"
 
@@ -45,12 +46,16 @@ def rank_problems(settings: Settings) -> Iterator[Problem]:
 
 
 def for_ranks(settings: Settings) -> Settings:
-    """Return the settings of a run of several ranks: findings, snapshots and trials, on by default, are off."""
-    return msgspec.structs.replace(
-        settings,
-        detect=msgspec.structs.replace(settings.detect, rollback=False, trial=False),
-        rollback=msgspec.structs.replace(settings.rollback, fast_path_enabled=False),
-    )
+    """Return the settings of a run of several ranks: snapshots in memory, on by default, are off."""
+    rollback = msgspec.structs.replace(settings.rollback, fast_path_enabled=False)
+    return msgspec.structs.replace(settings, rollback=rollback)
+
+
+def batches_of_step(settings: Settings) -> int:
+    """Return how many batches of an epoch's list a step takes: of a task those of all ranks."""
+    # A program's loader is a rank's own, so each rank counts its own batches. Exact sums count leaves of all ranks.
+    shares = settings.task != GIVEN and not settings.parallel.exact
+    return settings.accumulate * (settings.parallel.ranks if shares else 1)
 
 
 def with_leaves(settings: Settings) -> Settings:
