@@ -16,7 +16,7 @@ from tests.bench.test_ranks_goodput import SETS, median_step_s, steps_in
 from tests.daemon.harness import DaemonProcess
 
 pytestmark = pytest.mark.bench
-STEPS, ROUNDS = int(os.environ.get("EXACT_STEPS", "200")), 3
+STEPS, ROUNDS = int(os.environ.get("EXACT_STEPS", "200")), int(os.environ.get("EXACT_ROUNDS", "3"))
 RANKS = 2
 # Two runs of one kind differ by as much on a machine that others use.
 NOISE = 0.10

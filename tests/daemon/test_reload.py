@@ -17,7 +17,10 @@ from tests.daemon.test_notify import Manager
 from tests.waiting import wait_for
 from tolariad.core import messages as m
 from tolariad.core import state as st
+from tolariad.core.calc.settings.followers import Follow
+from tolariad.core.calc.settings.model import Settings
 from tolariad.core.state.run_state import RunState
+from tolariad.daemon import changes
 from tolariad.daemon import settings as settings_of
 from tolariad.daemon.reload import Reloader
 from tolariad.daemon.request import RunRequest
@@ -217,3 +220,13 @@ def test_a_reload_does_not_wait_for_a_writer_of_a_pipe(start, tmp_path, manager)
 
     assert "is not a regular file" in manager.listen("STATUS=the configuration was not reloaded: ")
     goes_on(daemon)
+
+
+def test_a_list_that_was_empty_is_shown_with_its_items():
+    """And the other way round: neither is called nothing."""
+    none, one = Settings(), Settings(follow=(Follow(to="tensorboard", uri="tb"),))
+    shown = '[{"to":"tensorboard","uri":"tb","project":""}]'
+
+    assert changes._difference(none, one, "follow", "") == f"  follow: [] in the run, {shown} now"
+    assert changes._difference(one, none, "follow", "why") == f"  follow: {shown} in the run, [] now (why)"
+    assert changes._difference(none, one, "notify.command", "") == "  notify.command: nothing in the run, nothing now"

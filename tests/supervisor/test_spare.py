@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
 import signal
 import sys
 
@@ -35,17 +36,27 @@ if args.spare_fd:
 from tolariad.channel""",
     1,
 )
+# One that imports until there is a file.
+IMPORTS = WAITS.replace("lambda: None", "importing").replace(
+    "if args.spare_fd:",
+    """
+def importing():
+    while not os.path.exists(args.run + "/imported"):
+        time.sleep(0.01)
+if args.spare_fd:""",
+    1,
+)
 LIVES = "print('trains', args.incarnation, args.printed, args.spare); time.sleep(600)"
 
 
 class Rig:
     """A supervisor with spares, and the state that they see."""
 
-    def __init__(self, run_dir, wanted="on") -> None:
+    def __init__(self, run_dir, wanted="on", waits=WAITS) -> None:
         self.notes, self.output = Notes(), bytearray()
         setup = TrainerSetup(
             run_dir=run_dir,
-            command=(sys.executable, "-c", WAITS + LIVES, "--run", str(run_dir)),
+            command=(sys.executable, "-c", waits + LIVES, "--run", str(run_dir)),
             environment=dict(os.environ),
             sinks=(self.output.extend,),
             timeouts=PATIENT,
@@ -112,6 +123,31 @@ async def test_a_killed_trainer_is_followed_by_the_spare_and_the_spare_by_the_ne
     assert await rig.trains(2) == ready.pid
     assert [one.spare for one in rig.changes()][:2] == [m.Spare.READY, m.Spare.USED]
     assert await becomes_true(lambda: rig.changes()[-1].incarnation == 3)
+
+
+async def test_a_spare_that_takes_over_before_it_has_imported_gives_way_no_more(run_dir, monkeypatch):
+    """Its low priority was for a trainer that is gone."""
+    monkeypatch.setattr(spare, "AFTER_S", 0.0)
+    monkeypatch.setattr(spare, "_LOOK_S", 0.02)
+    own = os.getpriority(os.PRIO_PROCESS, 0)
+    if os.geteuid() and resource.getrlimit(resource.RLIMIT_NICE)[0] < 20 - own:
+        pytest.skip("a spare gives way only where it may have its priority back")
+    rig = Rig(run_dir, waits=IMPORTS)
+    rig.spares.begin()
+    try:
+        rig.train(1)
+        first = await rig.trains(1)
+        assert await becomes_true(lambda: rig.spares._spare)
+        pid = rig.spares._spare.child.pid
+        assert await becomes_true(lambda: os.getpriority(os.PRIO_PROCESS, pid) > own)
+        os.kill(first, signal.SIGKILL)
+        await rig.notes.wait_for(m.TrainerGone)
+        rig.train(2)
+        assert await becomes_true(lambda: os.getpriority(os.PRIO_PROCESS, pid) == own)
+        (run_dir / "imported").touch()
+        assert await rig.trains(2) == pid
+    finally:
+        await rig.close()
 
 
 async def test_a_spare_that_was_killed_is_missed_by_nobody(rig):

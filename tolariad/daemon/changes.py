@@ -146,10 +146,24 @@ def _place(state: RunState) -> str:
 
 def _difference(former: Settings, new: Settings, key: str, note: str) -> str:
     """Return one line: the key, its value in the run, its value now."""
-    was, now = (rules.values_of(settings).get(key) for settings in (former, new))
+    was, now = _value(former, key), _value(new, key)
     return f"  {key}: {_changed_file(was, now) or f'{_shown(was)} in the run, {_shown(now)} now'}" + (
         f" ({note})" if note else ""
     )
+
+
+def _value(settings: Settings, key: str) -> Any:
+    """Return the value of a dotted key; None if there is none.
+
+    An empty list is a value, and one that is not empty has values of its items only: then it is taken whole.
+    """
+    values = rules.values_of(settings)
+    if key in values:
+        return values[key]
+    found: Any = settings
+    for part in key.split("."):
+        found = getattr(found, part, None)
+    return msgspec.to_builtins(found)
 
 
 def _changed_file(was: Any, now: Any) -> str:
