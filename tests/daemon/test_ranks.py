@@ -118,8 +118,7 @@ def test_a_rank_that_is_stopped_is_named_and_the_group_comes_back(train):
     assert pieces(hurt) == pieces(plain)
 
 
-@pytest.mark.sample(1)
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.torture), 1])
 def test_a_rank_that_sleeps_is_named_with_its_stacks(train, rank):
     """Rank 0 waits for it, and is silent too. The event, the death and the stacks are those of the one that sleeps."""
     # What the daemon has not seen before has the longer limit: that depends on when it looks.
