@@ -1,8 +1,7 @@
 """Goodput of two ranks of which one is killed at random: `tolariad run`, beside torchrun with torch.save checkpoints.
 
-Goodput is the time that the steps would have taken which the run has in the end, over the time that has passed. A step
-takes what it takes at the beginning, undisturbed. The time from a kill to the next new step is lost, and so are
-checkpoints and everything else that is no step.
+Goodput is the share of the time in which steps were made that were never made before. From a step to the next new one
+the time counts, but not for more than twice the median: what is longer was lost, by a kill or by a checkpoint.
 
 A kill comes at a random moment of every GOODPUT_PERIOD_S (20) seconds, GOODPUT_KILLS (4) times. The long form has one a
 minute: GOODPUT_PERIOD_S=60 GOODPUT_KILLS=10. GOODPUT_SEED says the moments and the ranks, GOODPUT_EVERY the steps
@@ -62,13 +61,11 @@ def wait_for_step(folder, after):
 
 
 def disturbed(folder):
-    """Let it train, then kill ranks. Return goodput, seconds of an undisturbed step, seconds lost by each kill."""
+    """Let it train, then kill ranks. Return goodput, the median time of a step, and seconds lost by each kill."""
     draw, lost = random.Random(SEED), []
     begun = wait_for_step(folder, 0)
     time.sleep(max(0.0, begun + UNDISTURBED_S - time.monotonic()))
-    first = steps_in(folder)
-    step_s = median_step_s(first)
-    start, since = first[-1]
+    since = steps_in(folder)[-1][1]
     for period in range(KILLS):
         moment = since + (period + draw.random()) * PERIOD_S
         time.sleep(max(0.0, moment - time.monotonic()))
@@ -80,8 +77,20 @@ def disturbed(folder):
             continue  # the group is starting again after the kill before
         lost.append(wait_for_step(folder, newest) - killed)
     time.sleep(max(0.0, since + KILLS * PERIOD_S - time.monotonic()))
-    end, now = max(number for number, _ in steps_in(folder)), time.monotonic()
-    return (end - start) * step_s / (now - since), step_s, lost
+    return (*goodput_of(steps_in(folder), since, time.monotonic()), lost)
+
+
+def goodput_of(steps, since, until):
+    """Return the share of the time that went into new steps, and the median time of one in seconds."""
+    moments, newest = [], 0
+    for number, moment in steps:
+        if number > newest:
+            newest = number
+            if moment >= since:
+                moments.append(moment)
+    times = [later - earlier for earlier, later in itertools.pairwise(moments)]
+    step_s = statistics.median(times)
+    return sum(min(one, 2 * step_s) for one in times) / (until - since), step_s
 
 
 def by_tolariad(folder, *sets):
