@@ -47,13 +47,13 @@ def test_bad():
 @pytest.fixture
 def session(tmp_path):
     """Run these tests in a folder, and return the exit code and what was printed. `bad`: one of them always fails."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:xdist\n")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n\n")
     (tmp_path / "conftest.py").write_text(CONFTEST)
     (tmp_path / "test_races.py").write_text(TESTS)
 
     def run(*arguments: str) -> tuple[int, str]:
         command = [sys.executable, "-m", "pytest", "-ra", *arguments, "test_races.py"]
-        environment = os.environ | {"PYTHONPATH": str(own_place.ROOT)}
+        environment = os.environ | {"PYTHONPATH": str(own_place.ROOT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
         ended = subprocess.run(
             command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path, env=environment
         )

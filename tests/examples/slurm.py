@@ -56,7 +56,11 @@ MpiDefault=none
 ReturnToService=2
 KillWait=60
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
-PartitionName=p Nodes={host} Default=YES MaxTime=INFINITE State=UP
+# A job in `urgent` preempts those in `p`, which are queued again.
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=p Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes={host} MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
 
 

@@ -20,9 +20,6 @@ from tests.recorded import events_of, of, sound
 from tests.waiting import wait_for
 from tolariad import Tolaria
 from tolariad.core import messages as m
-from tolariad.core.calc.settings.reading import read_settings
-from tolariad.core.calc.settings.rules import resolved_json
-from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 
 LEAVES = 6
@@ -210,10 +207,7 @@ def test_what_a_model_or_a_loop_may_not_have_is_named(tmp_path, sick, says):
     assert not of(events_of(tmp_path / "run"), m.StepCompleted)
 
 
-def test_a_task_and_train_are_refused_by_name(tmp_path):
-    """A task of a daemon is built without a program; `train` makes its own forward pass."""
-    config = resolved_json(read_settings({"task": "digits", "rng_seed": 1, **EXACT}))
-    with pytest.raises(SetupRefused, match="a task cannot have exact sums"):
-        build(config)
+def test_train_is_refused_by_name(tmp_path):
+    """`train` makes its own forward pass."""
     with pytest.raises(SetupRefused, match=r"train\(\) cannot have exact sums"):
         Tolaria({"tolaria": EXACT}, run_dir=tmp_path / "run").train(nn.Linear(2, 2), (), None, 1)
