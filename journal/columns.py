@@ -109,12 +109,12 @@ class Gathering:
         if self.lost:
             return
         try:
-            rows = [*map(self._row, events)]
-            if None in rows:
-                for seq, row in enumerate(rows, first_seq):
+            found = [*map(self._row, events)]
+            rows = [row for row in found if row is not None]
+            if len(rows) < len(found):
+                for seq, row in enumerate(found, first_seq):
                     if row is None:
                         self._others.extend((seq, offset))
-                rows = [row for row in rows if row is not None]
             if len(rows) > 1 and {*map(len, rows)} == {len(self._columns)}:
                 # A frame of many steps, as a reader meets them: column by column takes a third of the time.
                 for column, values in zip(self._columns, zip(*rows, strict=True), strict=True):
@@ -205,7 +205,8 @@ def table_of(view: SegmentView, frame: Frame) -> Table:
     if not fits or len(others) % 2:
         raise _damaged(view, frame, "the columns of the step table do not match its own header")
     if sys.byteorder == "big":
-        for column in (*columns.values(), others):
+        others.byteswap()
+        for column in columns.values():
             column.byteswap()
     places = None if body.others is None else tuple(zip(others[::2], others[1::2], strict=True))
     return Table(Columns(columns), places)

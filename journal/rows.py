@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise, takewhile
+from itertools import pairwise
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
@@ -87,7 +87,10 @@ def rows_and_records(
             yield from _of_segment(part)
         else:
             end = part.last_seq
-            yield from takewhile(lambda one, end=end: end is None or one.seq <= end, reader.records(part.after_seq))
+            for record in reader.records(part.after_seq):
+                if end is not None and record.seq > end:
+                    break
+                yield record
 
 
 def others(reader: Reader, names: Iterable[str], is_row: Callable[[bytes], bool]) -> Iterator[tuple[int, JournalEntry]]:
@@ -119,14 +122,16 @@ def _parts(
     for name, following in pairwise(list_segments(reader.files, reader.folder)):
         if name.first_seq <= after_seq:
             continue  # begun before this: its rest is read frame by frame
+        # Before the table is read: the caller may stop in the segment before.
+        if name.first_seq > after_seq + 1:
+            yield _Frames(after_seq, name.first_seq - 1)
+            after_seq = name.first_seq - 1
         view, successor = SegmentView(reader.files, name), SegmentView(reader.files, following)
         try:
             check_link(view, successor)  # safety: rows-follow-links
             table = table_at_end(view, successor)
             if table is None or table.others is None or (values := read(table.columns.by_name)) is None:
                 continue
-            if name.first_seq > after_seq + 1:
-                yield _Frames(after_seq, name.first_seq - 1)
             after_seq = successor.header.previous_last_seq
             yield _Sealed(view, after_seq, table.others, len(table.columns), values)
         finally:

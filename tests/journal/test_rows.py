@@ -30,8 +30,8 @@ def read(folder, after_seq: int = 0) -> tuple[list[tuple[int, object]], int]:
     with Reader(folder) as reader:
         for one in rows_and_records(reader, steps_in, after_seq):
             if isinstance(one, Rows):
-                of_tables += one.values.count
-                for at in range(one.values.count):
+                of_tables += one.values.size
+                for at in range(one.values.size):
                     row = one.values
                     values = (row.step[at], row.loss[at], row.mono[at], row.batch[at], row.rates[at], row.data[at])
                     found.append((one.seq + at, (*values, row.metrics[at])))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import Final, Protocol
+from typing import Final, Protocol, cast
 
 import msgspec
 
@@ -111,14 +111,14 @@ def replay_records(
     told = state.seq // _TOLD_EVENTS
     for record in records:
         if hasattr(record, "kind"):
-            folding.check(record)
+            folding.check(cast("MarkLike", record))
             continue
         if until_seq is not None and record.seq > until_seq:
             break
         if hasattr(record, "event"):
-            folding.add(record)
+            folding.add(cast("EntryLike", record))
         else:
-            folding.add_rows(record, until_seq)
+            folding.add_rows(cast("RowsLike", record), until_seq)
         if progress is not None and record.seq // _TOLD_EVENTS != told:
             told = record.seq // _TOLD_EVENTS
             progress(record.seq)
@@ -172,7 +172,7 @@ class _Folding:
         self._follows(rows.seq)
         made = rows.values if until_seq is None else rows.values.part(0, until_seq - rows.seq + 1)
         state = self.folded()
-        for first in range(0, made.count, _MANY_STEPS):
+        for first in range(0, made.size, _MANY_STEPS):
             state = apply_steps(state, made.part(first, first + _MANY_STEPS))
         self._state = state
 

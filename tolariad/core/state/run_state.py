@@ -155,17 +155,17 @@ _OF_MANY: Final[dict[str, Callable[[Any, ManySteps], Any]]] = {
 
 def apply_steps(state: RunState, made: ManySteps) -> RunState:
     """Return the state after many completed steps: that of `apply` for one after the other, sooner."""
-    if not made.count:
+    if not made.size:
         return state
     # The first step ends what was before: a phase, a count of deaths. The others only count, as a rule.
     state = apply(state, _event(made, 0))
     rest = made.part(1)
-    if not rest.count:
+    if not rest.size:
         return state
     if not _only_count(state, rest):
-        return fold(state, (_event(rest, at) for at in range(rest.count)))
+        return fold(state, (_event(rest, at) for at in range(rest.size)))
     changed = {name: function(getattr(state, name), rest) for name, function in _OF_MANY.items()}
-    return replace(state, seq=state.seq + rest.count, **changed)
+    return replace(state, seq=state.seq + rest.size, **changed)
 
 
 def _only_count(state: RunState, made: ManySteps) -> bool:
@@ -185,7 +185,8 @@ def _only_count(state: RunState, made: ManySteps) -> bool:
 
 def _event(made: ManySteps, at: int) -> m.StepCompleted:
     """Return one of the steps, without its cause: no fold of a step reads that."""
-    return m.StepCompleted(**{name: column[at] for name, column in zip(made._fields, made, strict=True)})
+    fields: dict[str, Any] = {name: column[at] for name, column in zip(made._fields, made, strict=True)}
+    return m.StepCompleted(**fields)
 
 
 _canonical = msgspec.msgpack.Encoder(order="deterministic")

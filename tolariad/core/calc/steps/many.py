@@ -10,7 +10,7 @@ import math
 import sys
 from array import array
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple
 
 _WORD: Final = 2**64 - 1
 # In the order in which the running digest packs a step: whole numbers, then floats, 8 bytes each.
@@ -18,23 +18,6 @@ _WHOLE: Final = ("branch", "step", "epoch", "batch", "rates", "data")
 _FLOATS: Final = ("loss", "grad_norm", "lr")
 _WORDS: Final = len(_WHOLE) + len(_FLOATS)
 PACKED_BYTES: Final = 8 * _WORDS
-
-
-class StepLike(Protocol):
-    """The fields of a completed step that the fold reads."""
-
-    step: int
-    epoch: int
-    batch: int
-    branch: int
-    loss: float
-    grad_norm: float
-    lr: float
-    mono: int
-    wall: int
-    rates: int
-    data: int
-    metrics: tuple[float, ...]
 
 
 class ManySteps(NamedTuple):
@@ -54,7 +37,7 @@ class ManySteps(NamedTuple):
     metrics: Sequence[tuple[float, ...]]
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """Return how many steps these are."""
         return len(self.step)
 
@@ -64,7 +47,7 @@ class ManySteps(NamedTuple):
 
     def packed(self) -> bytes:
         """Return what the running digest covers of each step, PACKED_BYTES each."""
-        words = array("Q", bytes(PACKED_BYTES * self.count))
+        words = array("Q", bytes(PACKED_BYTES * self.size))
         for place, name in enumerate(_WHOLE):
             words[place::_WORDS] = _words(getattr(self, name))
         for place, name in enumerate(_FLOATS, len(_WHOLE)):
@@ -74,8 +57,8 @@ class ManySteps(NamedTuple):
         return words.tobytes()
 
 
-def many_of(steps: Iterable[StepLike]) -> ManySteps:
-    """Return the steps field by field."""
+def many_of(steps: Iterable[Any]) -> ManySteps:
+    """Return the steps, which are StepCompleted events, field by field."""
     rows = [
         (e.step, e.epoch, e.batch, e.branch, e.loss, e.grad_norm, e.lr, e.mono, e.wall, e.rates, e.data, e.metrics)
         for e in steps
