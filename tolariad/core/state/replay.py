@@ -118,7 +118,7 @@ def replay_records(
         if hasattr(record, "event"):
             folding.add(cast("EntryLike", record))
         else:
-            folding.add_rows(cast("RowsLike", record), until_seq)
+            folding.add_rows(record, until_seq)
         if progress is not None and record.seq // _TOLD_EVENTS != told:
             told = record.seq // _TOLD_EVENTS
             progress(record.seq)
