@@ -128,7 +128,7 @@ def _parts(
             after_seq = name.first_seq - 1
         view, successor = SegmentView(reader.files, name), SegmentView(reader.files, following)
         try:
-            check_link(view, successor)  # safety: rows-follow-links
+            check_link(view, successor)
             table = table_at_end(view, successor)
             if table is None or table.others is None or (values := read(table.columns.by_name)) is None:
                 continue
@@ -160,7 +160,7 @@ def _of_segment(sealed: _Sealed) -> Iterator[JournalEntry | Rows[Any]]:
             yield entry
             seq += 1
     # The rows and the other events are all events of the segment, or the table is none of our writer's.
-    if row != rows or seq != last_seq + 1:  # safety: rows-are-whole
+    if row != rows or seq != last_seq + 1:
         what = "the step table does not name the events of its segment"
         raise JournalDamaged(what, damage=Damage.INDEX, path=view.path, seq=seq)
 
@@ -172,5 +172,5 @@ def _frame_at(view: SegmentView, offset: int) -> Frame:
         raise JournalDamaged(UNREADABLE, damage=Damage.FRAME, path=view.path, offset=offset)
     after = view.header_at(offset + frame_bytes(frame.header.body_bytes, view.alignment))
     if frame.header.kind != EVENTS or isinstance(after, Flaw) or after.previous_chain != frame.chain:
-        raise JournalDamaged(UNREADABLE, damage=Damage.CHAIN, path=view.path, offset=offset)  # safety: rows-in-chain
+        raise JournalDamaged(UNREADABLE, damage=Damage.CHAIN, path=view.path, offset=offset)
     return frame
