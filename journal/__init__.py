@@ -28,6 +28,7 @@ from journal.opening import Recovery, RecoveryKind
 from journal.reader import Reader
 from journal.records import JournalEntry, Mark
 from journal.repairing import RepairAction, plan_repair, repair
+from journal.rows import Rows, others, rows_and_records
 from journal.summary import summarize
 from journal.verification import Problem, Verdict, verify
 from journal.writer import Journal
@@ -56,13 +57,16 @@ __all__ = [
     "Recovery",
     "RecoveryKind",
     "RepairAction",
+    "Rows",
     "Tabulation",
     "Verdict",
     "export_json_lines",
     "export_raw_lines",
+    "others",
     "plan_repair",
     "read_columns",
     "repair",
+    "rows_and_records",
     "summarize",
     "verify",
 ]

@@ -129,7 +129,7 @@ class Appender:
                 if current.gathered is not None:
                     # Gather rows after the write: the table must contain only events that are durable in this
                     # segment.
-                    current.gathered.add(events)
+                    current.gathered.add(events, first_seq, current.tail.previous_offset)
                 return first_seq
 
     def go_on_in(self, current: Current) -> None:

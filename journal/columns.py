@@ -13,6 +13,7 @@ import math
 import sys
 from array import array
 from collections.abc import Callable, Iterable, Sequence
+from itertools import takewhile
 from pathlib import Path
 from typing import Final
 
@@ -35,8 +36,8 @@ _HEAD_BYTES_MAX: Final = 4096  # of a table without its data: names, types, leng
 _AHEAD_BYTES: Final = 1 << 20  # how far after zeros frames are looked for that must not be there
 # Columns after those that the caller names, which rows may have or not.
 FURTHER_MAX: Final = 64
-# A segment with half a million rows is closed. The rows of one segment then take about 25 MB of memory.
-ROWS_MAX: Final = 1 << 19
+# A segment with a quarter of a million rows is closed. The rows of one segment then take about 25 MB of memory.
+ROWS_MAX: Final = 1 << 18
 
 TableRow = Sequence[float]  # one number for each column; integers are allowed
 
@@ -67,11 +68,23 @@ class Columns(msgspec.Struct, frozen=True):
         return len(next(iter(self.by_name.values()), ()))
 
 
+class Table(msgspec.Struct, frozen=True):
+    """The columns of a segment. `others`: number and frame's offset of each event without a row; None: not known."""
+
+    columns: Columns
+    others: tuple[tuple[int, int], ...] | None
+
+
 class _Body(msgspec.Struct, frozen=True):
-    """The body of a STEP_TABLE frame: each column is its name, its type, and its values as bytes."""
+    """The body of a STEP_TABLE frame: each column is its name, its type, and its values as bytes.
+
+    `others`: the events without a row, by sequence number and the offset of their frame, 8 bytes each. None: a version
+    wrote the table that did not say.
+    """
 
     rows: int
     columns: list[tuple[str, str, bytes]]
+    others: bytes | None = None
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -85,17 +98,23 @@ class Gathering:
         self._tabulation = tabulation
         self._row = tabulation.row
         self._columns = [_array(kind) for _, kind in tabulation.columns]
+        self._others: array[int] = array("Q")
         self.lost = ""  # why the rows are not complete
 
     def __len__(self) -> int:
         return len(self._columns[0]) if self._columns else 0
 
-    def add(self, events: Iterable[bytes]) -> None:
-        """Add the rows of the segment's next events."""
+    def add(self, events: Iterable[bytes], first_seq: int, offset: int) -> None:
+        """Add the rows of the segment's next events: those from `first_seq` on, of the frame at `offset`."""
         if self.lost:
             return
         try:
-            rows = [row for event in events if (row := self._row(event)) is not None]
+            found = [*map(self._row, events)]
+            rows = [row for row in found if row is not None]
+            if len(rows) < len(found):
+                for seq, row in enumerate(found, first_seq):
+                    if row is None:
+                        self._others.extend((seq, offset))
             if len(rows) > 1 and {*map(len, rows)} == {len(self._columns)}:
                 # A frame of many steps, as a reader meets them: column by column takes a third of the time.
                 for column, values in zip(self._columns, zip(*rows, strict=True), strict=True):
@@ -123,7 +142,7 @@ class Gathering:
     def add_frame(self, view: SegmentView, frame: Frame) -> None:
         """Add the rows of a frame that was read from disk."""
         if frame.header.kind == EVENTS:
-            self.add(map(bytes, events_of(view, frame)))
+            self.add(map(bytes, events_of(view, frame)), frame.header.first_seq, frame.header.offset)
 
     def room(self, more: int, alignment: int) -> int:
         """Return how many bytes the table takes at most in the file after `more` rows are added."""
@@ -131,7 +150,9 @@ class Gathering:
             return 0
         # An upper bound, asked before a batch is written: a batch that leaves no room for the table goes to the next
         # segment.
-        return frame_bytes(_HEAD_BYTES_MAX + len(self._columns) * _VALUE_BYTES * (len(self) + more), alignment)
+        # Each event takes a row, or a place among the others, which is shorter.
+        values = max(len(self._columns), 2) * (len(self) + more) + len(self._others)
+        return frame_bytes(_HEAD_BYTES_MAX + _VALUE_BYTES * values, alignment)
 
     def body(self) -> bytes | None:
         """Return the body of a STEP_TABLE frame, or None if there are no rows."""
@@ -139,7 +160,7 @@ class Gathering:
             return None
         # Names and types are in the body, so a reader does not need to know the writer's version.
         columns = [(*self._tabulation.column(index), _to_bytes(data)) for index, data in enumerate(self._columns)]
-        body = _encode(_Body(len(self), columns))
+        body = _encode(_Body(len(self), columns, _to_bytes(self._others)))
         # A table is optional. One that is too long for a frame is left out instead of failing the rotation.
         return body if len(body) <= BODY_BYTES_MAX else None
 
@@ -158,7 +179,7 @@ def _missing(rows: int) -> array[float]:
     return array("d", [math.nan]) * rows
 
 
-def _to_bytes(data: array[float]) -> bytes:
+def _to_bytes(data: array[float] | array[int]) -> bytes:
     if sys.byteorder == "big":
         # Swap a copy: rows are still added to the original.
         data = data[:]
@@ -166,7 +187,7 @@ def _to_bytes(data: array[float]) -> bytes:
     return data.tobytes()
 
 
-def table_of(view: SegmentView, frame: Frame) -> Columns:
+def table_of(view: SegmentView, frame: Frame) -> Table:
     """Return the decoded table. Raises JournalDamaged."""
     try:
         body = _decode(frame.body)
@@ -176,36 +197,55 @@ def table_of(view: SegmentView, frame: Frame) -> Columns:
         for name, _, data in body.columns:
             if name in columns:
                 columns[name].frombytes(data)
+        others: array[int] = array("Q", b"" if body.others is None else body.others)
         # safety: table-columns-one-length
         fits = all(len(data) == body.rows for data in columns.values()) and len(columns) == len(body.columns)
     except (msgspec.MsgspecError, ValueError) as error:
         raise _damaged(view, frame, f"the step table does not decode: {error}") from error
-    if not fits:
+    if not fits or len(others) % 2:
         raise _damaged(view, frame, "the columns of the step table do not match its own header")
     if sys.byteorder == "big":
+        others.byteswap()
         for column in columns.values():
             column.byteswap()
-    return Columns(columns)
+    places = None if body.others is None else tuple(zip(others[::2], others[1::2], strict=True))
+    return Table(Columns(columns), places)
 
 
 def check_table(view: SegmentView, frame: Frame, gathered: Gathering | None, tabulation: Tabulation | None) -> None:
     """Raise JournalDamaged if the table does not decode, or if it differs from the rows gathered from the events.
 
-    The rows are compared only if the table has the columns of `tabulation`: another version may have had other columns.
+    A table of another version may have other columns: then those are compared that both have.
     """
     found = table_of(view, frame)
-    if gathered is None or tabulation is None or not _same_columns(found, tabulation):
+    if gathered is None or tabulation is None:
         return
     # Compare bytes, not numbers: NaN is not equal to itself as a number, and a loss may be NaN.
-    if gathered.body() != frame.body:
+    if found.others is not None and _has_columns(found.columns, tabulation):
+        agrees = gathered.body() == frame.body
+    else:
+        mine = gathered.columns().by_name if not gathered.lost else {}
+        both = [(data, mine[name]) for name, data in found.columns.by_name.items() if name in mine]
+        agrees = all(one.tobytes() == other.tobytes() for one, other in both if one.typecode == other.typecode)
+    if not agrees:
         raise _damaged(view, frame, "the step table disagrees with the events of its segment")
 
 
-def _same_columns(found: Columns, tabulation: Tabulation) -> bool:
+def _has_columns(found: Columns, tabulation: Tabulation) -> bool:
     """Return whether the table has the named columns, and further ones of the tabulation."""
     there, named = [(name, data.typecode) for name, data in found.by_name.items()], len(tabulation.columns)
     most = named + (FURTHER_MAX if tabulation.further else 0)
     return named <= len(there) <= most and there == [tabulation.column(index) for index in range(len(there))]
+
+
+def _asked_for(found: Columns, tabulation: Tabulation) -> Columns | None:
+    """Return the named columns and the further ones of a table, which may have more; None if it lacks one."""
+    there, columns = found.by_name, tabulation.columns
+    if any(name not in there or there[name].typecode != kind for name, kind in columns):
+        return None
+    further = (tabulation.column(index)[0] for index in range(len(columns), len(columns) + FURTHER_MAX))
+    names = [*(name for name, _ in columns), *(takewhile(there.__contains__, further) if tabulation.further else ())]
+    return Columns({name: there[name] for name in names})
 
 
 def _damaged(view: SegmentView, frame: Frame, what: str) -> JournalDamaged:
@@ -228,8 +268,9 @@ def read_columns(folder: Path, tabulation: Tabulation, *, files: Files = OS_FILE
         try:
             if successor is not None:
                 check_link(view, successor)  # safety: columns-follow-links
-            found = _table_at_end(view, successor)
-            if found is None or not _same_columns(found, tabulation):
+            table = table_at_end(view, successor)
+            found = _asked_for(table.columns, tabulation) if table is not None else None
+            if found is None:
                 # The newest segment has no table yet, and older ones may have another version's columns.
                 found = _from_events(view, successor, tabulation)
         finally:
@@ -249,7 +290,7 @@ def read_columns(folder: Path, tabulation: Tabulation, *, files: Files = OS_FILE
     return whole
 
 
-def _table_at_end(view: SegmentView, successor: SegmentView | None) -> Columns | None:
+def table_at_end(view: SegmentView, successor: SegmentView | None) -> Table | None:
     """Return the table of a sealed segment, or None if it has none. The successor's header names the seal after it."""
     if successor is None:
         return None

@@ -48,11 +48,11 @@ class Reader:
 
     def __init__(self, path: Path, *, files: Files = OS_FILES) -> None:
         """Raises JournalMissing, JournalDamaged (a header or a name), JournalTooNew, OSError."""
-        self._files = files
-        self._folder = Path(path)
-        self._names = list_segments(files, self._folder)
+        self.files = files
+        self.folder = Path(path)
+        self._names = list_segments(files, self.folder)
         if not self._names:
-            raise JournalMissing("the journal is empty", path=self._folder, hint="Its writer has not begun it yet.")
+            raise JournalMissing("the journal is empty", path=self.folder, hint="Its writer has not begun it yet.")
         self._views: dict[int, SegmentView] = {}
         self._examined_no = 0
         self._after_seq = 0
@@ -105,13 +105,12 @@ class Reader:
                 frames, moves = self._frames(), self._moves
             for view, frame in frames:
                 header = frame.header
-                # The second check passes over events that were read before. They come again if their write failed and
-                # they were written once more in the next segment.
+                # The second check passes over events that were read before: their write failed, and they were written
+                # once more in the next segment.
                 if header.kind != EVENTS or header.last_seq <= self._after_seq:  # safety: event-returned-once
                     continue
                 if header.count > 1:
-                    # A queue, not an inner loop: the caller may stop iterating in the middle of a frame and continue
-                    # later.
+                    # A queue, not an inner loop: the caller may stop in the middle of a frame and continue later.
                     pending.extend(entries_of(view, frame, self._after_seq))
                     break
                 # A frame with one event, as a run writes its steps, does not need the queue.
@@ -123,14 +122,18 @@ class Reader:
             else:
                 return
 
-    def without(self, is_usual: Callable[[bytes], bool]) -> Iterator[tuple[int, JournalEntry]]:
+    def without(
+        self, is_usual: Callable[[bytes], bool], last_seq: int | None = None
+    ) -> Iterator[tuple[int, JournalEntry]]:
         """Yield the entries from the cursor on that are not usual, each with the number of usual ones before it.
 
-        `is_usual` is asked about the first 32 bytes of an event. Nearly all events of a run are steps, which begin with
-        the same bytes: so a whole frame of them costs one question. Do not move the cursor meanwhile.
+        `is_usual` is asked about the first 32 bytes of an event; usual ones begin alike, so a frame of them costs one
+        question. `last_seq`: end with the frame of this event. Do not move the cursor meanwhile.
         """
         usual = 0
         for view, frame in self._frames():
+            if last_seq is not None and frame.header.first_seq > last_seq:
+                return
             if frame.header.kind == EVENTS and frame.header.last_seq > self._after_seq:
                 passed, others = others_of(view, frame, self._after_seq, is_usual)
                 yield from ((usual + before, entry) for before, entry in others)
@@ -171,8 +174,7 @@ class Reader:
             tail = end_after(view, seq, successor)
         finally:
             view.close()
-        # Start at the end of the walk, not at the newest frame: only a capture of this state or an earlier one is
-        # useful.
+        # Start at the end of the walk, not at the newest frame: only captures up to this state are useful.
         yield from captures_back(map(self._borrow, range(place, -1, -1)), tail.previous_offset, tail.chain)
 
     def seek(
@@ -186,7 +188,7 @@ class Reader:
         given = {"seq": seq, "step": step, "epoch": epoch, "time_ns": time_ns}
         wanted = {name: value for name, value in given.items() if value is not None}
         if len(wanted) != 1:
-            raise BatchRefused("seek takes exactly one of seq, step, epoch, time_ns", path=self._folder)
+            raise BatchRefused("seek takes exactly one of seq, step, epoch, time_ns", path=self.folder)
         ((name, value),) = wanted.items()
         self._look_for_more()
         if name == "seq":
@@ -230,7 +232,7 @@ class Reader:
         yielded.
         """
         while True:
-            # Ask first, then read: in the other order an event that becomes durable between the two would be missing.
+            # Ask first, then read: else an event that becomes durable between the two would be missing.
             over = until()
             yield from self
             if over:
@@ -242,16 +244,16 @@ class Reader:
         # Views are kept by index. The one after the cursor is needed for its header, which says where this segment
         # ends.
         if view is None:
-            view = self._views[place] = SegmentView(self._files, self._names[place])
+            view = self._views[place] = SegmentView(self.files, self._names[place])
         return view
 
     def _borrow(self, place: int) -> SegmentView:
         """Return a view that the caller reads and closes. Only the views at the cursor are kept open."""
-        return self._views.get(place) or SegmentView(self._files, self._names[place])
+        return self._views.get(place) or SegmentView(self.files, self._names[place])
 
     def _look_for_more(self) -> None:
         # Segments are added only at the end, so the indices of known segments stay valid.
-        names = list_segments(self._files, self._folder)
+        names = list_segments(self.files, self.folder)
         # Packing changes names, not numbers, and `open_segment` finds the packed file. So known names may stay as
         # they are.
         if len(names) > len(self._names):

@@ -218,7 +218,7 @@ class Verifier:
         if header.kind == EVENTS:
             events = events_of(view, frame)  # safety: verify-decodes-events
             if self._gathered is not None:
-                self._gathered.add(map(bytes, events))
+                self._gathered.add(map(bytes, events), header.first_seq, header.offset)
         # Derived frames are compared with what they were made from. A wrong one loses no event, but readers would be
         # misled.
         elif header.kind == FrameKind.STEP_TABLE:

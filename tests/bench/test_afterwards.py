@@ -16,9 +16,10 @@ import pytest
 
 from journal import FrameKind, Journal, Tabulation
 from tolariad.core import messages as m
+from tolariad.core.calc.steps.many import many_of
 from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
 from tolariad.core.messages.vocabulary import encode_event
-from tolariad.core.state.run_state import RunState, apply, capture
+from tolariad.core.state.run_state import RunState, apply, apply_steps, capture
 
 pytestmark = pytest.mark.bench
 
@@ -36,16 +37,16 @@ def _written(folder, differs_at=0):
         journal.begin(
             run_id=bytes(16), context_hash=bytes(32), capture=lambda: capture(state), wall_ns=1, boot_id=bytes(16)
         )
-        batch: list[m.Event] = [m.MetricsNamed(names=_NAMES)]
+        state = apply(state, named := m.MetricsNamed(names=_NAMES))
+        journal.commit([encode_event(named)], epoch=0, step=0, wall_ns=1, mono_ns=1)
+        batch: list[m.StepCompleted] = []
         for step in range(1, STEPS + 1):
             loss = 1.0 / step + 0.01 * math.sin(step) + (step == differs_at)
             metrics = tuple(loss * number for number in range(9))
             at = {"wall": step * 10**7, "mono": step * 10**7, "step": step, "epoch": 1 + step // 10_000, "batch": 1}
             batch.append(m.StepCompleted(**at, loss=loss, grad_norm=1.0, lr=0.1, rates=1, metrics=metrics))
             if len(batch) == _A_FRAME or step == STEPS:
-                after = state
-                for event in batch:
-                    after = apply(after, event)
+                after = apply_steps(state, many_of(batch))
                 raw = [encode_event(event) for event in batch]
                 journal.commit(raw, epoch=at["epoch"], step=step, wall_ns=at["wall"], mono_ns=at["mono"])
                 if after.seq // _A_CAPTURE > state.seq // _A_CAPTURE:

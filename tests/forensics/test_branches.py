@@ -8,12 +8,14 @@ import pytest
 
 from journal import Journal, Reader
 from tests.core.simulate import World, find, until
+from tests.forensics.differences.written import write
 from tolariad.core import messages as m
 from tolariad.core.messages.vocabulary import decode_event, encode_event
 from tolariad.core.state.run_state import RunState, apply, capture
+from tolariad.forensics import moment
 from tolariad.forensics.moment import NoSuchStep, seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition, PositionKind, parse_position
-from tolariad.forensics.timeline import Query, forwards
+from tolariad.forensics.timeline import Query, brief, forwards
 
 
 @pytest.fixture
@@ -78,3 +80,49 @@ def test_a_branch_is_written_after_the_step():
     assert parse_position("step:6", now) == JournalPosition(PositionKind.STEP, 6)
     with pytest.raises(BadPosition):
         parse_position("seq:6@1", now)
+
+
+def made(branch: int, first: int, last: int) -> list[m.Event]:
+    """The steps of a branch, with another event after every hundredth."""
+    found: list[m.Event] = []
+    for step in range(first, last + 1):
+        at = {"step": step, "epoch": 1, "batch": step, "branch": branch}
+        found.append(m.StepCompleted(**at, loss=1.0, grad_norm=1.0, lr=0.1, rates=1))
+        if step % 100 == 0:
+            found.append(m.NoteAdded(text="so far"))
+    return found
+
+
+@pytest.fixture(scope="module")
+def long_run(tmp_path_factory):
+    """Return a reader of a run of three branches with thousands of steps."""
+    went_back = [
+        m.RolledBack(rollback="r", checkpoint="c", branch=n, parent=n - 1, step=step, epoch=1, batch=step)
+        for n, step in ((1, 900), (2, 400))
+    ]
+    events = [*made(0, 1, 2000), went_back[0], *made(1, 901, 1500), went_back[1], *made(2, 401, 1800)]
+    with Reader(write(tmp_path_factory.mktemp("long") / "journal", events)) as reader:
+        yield reader
+
+
+@pytest.mark.parametrize("branch", [0, 1, 2])
+@pytest.mark.parametrize("step", [1, 100, 400, 401, 900, 901, 1111, 1500, 1501, 1800, 2000, 2001])
+def test_a_step_of_a_long_branch_is_found_by_halving(monkeypatch, long_run, branch, step):
+    """Exactly the steps that the branch had are found, and few events are looked at."""
+    first, last = ((1, 2000), (901, 1500), (401, 1800))[branch]
+    looked_at = []
+    monkeypatch.setattr(moment, "brief", lambda event: looked_at.append(event) or brief(event))
+    position = JournalPosition(PositionKind.STEP, step, branch)
+
+    if first <= step <= last:
+        assert completed(long_run, seq_at(long_run, position)) == (branch, step)
+    else:
+        with pytest.raises(NoSuchStep):
+            seq_at(long_run, position)
+    assert len(looked_at) < 500
+
+
+@pytest.mark.parametrize(("step", "branch"), [(1, 0), (400, 0), (401, 2), (1800, 2)])
+def test_a_step_of_the_living_line_of_a_long_run(long_run, step, branch):
+    """Branch 1 was left before its first step was reached again."""
+    assert completed(long_run, seq_at(long_run, JournalPosition(PositionKind.STEP, step))) == (branch, step)

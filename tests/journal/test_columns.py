@@ -8,7 +8,7 @@ from array import array
 import msgspec
 import pytest
 
-from journal import Damage, Files, FrameKind, Journal, Mark, Reader, Tabulation, Verdict, read_columns, verify
+from journal import Damage, Files, FrameKind, Journal, Mark, Reader, Tabulation, Verdict, columns, read_columns, verify
 from journal.columns import ROWS_MAX, Gathering
 from journal.format import CRC_STRUCT, HEADER_BYTES
 from journal.frame import crc32c
@@ -16,7 +16,7 @@ from journal.packing import Packer
 from tests.journal.faults.lab import forged, pieces_of, put_pieces
 from tests.journal.make import FaultyFiles, begin, commit, numbered, read_all
 from tolariad.core import messages as m
-from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
+from tolariad.core.calc.steps.table import METRIC, PLOTTED, STEP_COLUMNS, plotted_row, step_row
 from tolariad.core.messages.vocabulary import encode_event
 
 SEGMENT = 24 * 4096
@@ -37,8 +37,12 @@ def step(n: int, **changed: object) -> m.StepCompleted:
     return m.StepCompleted(epoch=1, batch=n, **{**values, **changed})
 
 
+def value(one: m.StepCompleted, name: str) -> float:
+    return len(one.metrics) if name == "metrics" else getattr(one, name)
+
+
 def rows(steps: list[m.StepCompleted]) -> dict[str, array]:
-    found = {name: array(kind, [getattr(one, name) for one in steps]) for name, kind in STEP_COLUMNS}
+    found = {name: array(kind, [value(one, name) for one in steps]) for name, kind in STEP_COLUMNS}
     for n in range(max((len(one.metrics) for one in steps), default=0)):
         found[f"metric{n + 1}"] = array("d", [one.metrics[n] if n < len(one.metrics) else math.nan for one in steps])
     return found
@@ -103,7 +107,7 @@ def test_metrics_are_columns_of_their_own_in_the_segments_that_have_some(quick_p
     assert len(found.by_name) == len(STEP_COLUMNS) + 64
     assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
     lying = Tabulation(
-        STEP_COLUMNS, lambda event: (row := step_row(event)) and (*row[:7], *(-one for one in row[7:])), METRIC
+        STEP_COLUMNS, lambda event: (row := step_row(event)) and (*row[:12], *(-one for one in row[12:])), METRIC
     )
     assert verify(quick_path, tabulation=lying).verdict is Verdict.DAMAGED
 
@@ -113,7 +117,7 @@ def test_a_row_has_no_more_metrics_than_a_run_may_have(quick_path):
     event = encode_event(step(1, metrics=(0.0,) * 65))
     assert len(step_row(event)) == len(STEP_COLUMNS) + 64
     gathering = Gathering(Tabulation(STEP_COLUMNS, step_row))
-    gathering.add([event])
+    gathering.add([event], 1, 0)
     assert gathering.body() is None
 
 
@@ -128,6 +132,35 @@ def test_tables_of_an_older_version_are_read_from_the_events(quick_path):
     assert tables(quick_path)
     assert same(read_columns(quick_path, TABLE), steps)
     assert verify(quick_path, tabulation=TABLE).verdict is Verdict.CLEAN
+
+
+def test_columns_that_are_in_the_tables_are_read_from_there(monkeypatch, quick_path):
+    """Those that plots need, from tables that have them alone and from tables that have more."""
+    steps = [step(n, metrics=(float(n),)) for n in range(1, 121)]
+    plotted = Tabulation(PLOTTED, plotted_row, METRIC)
+    for at, tabulation in ((0, plotted), (60, TABLE)):
+        with begin(Journal.open(quick_path, segment_bytes=SEGMENT, tabulation=tabulation)) as journal:
+            for one in steps[at : at + 60]:
+                commit(journal, [encode_event(one)], step=one.step)
+    by_frames: list[object] = []
+    from_events = columns._from_events
+    monkeypatch.setattr(columns, "_from_events", lambda *given: by_frames.append(given) or from_events(*given))
+
+    found = read_columns(quick_path, plotted)
+    assert list(found.by_name) == [*(name for name, _ in PLOTTED), "metric1"]
+    assert list(found.by_name["loss"]) == [one.loss for one in steps]
+    assert list(found.by_name["metric1"]) == [float(one.step) for one in steps]
+    assert len(by_frames) < len(tables(quick_path)), "the newest segment, and one that two writers shared"
+
+
+def test_a_table_of_an_older_version_that_says_something_else_is_damage(quick_path):
+    """The columns that both versions have are compared."""
+    older = Tabulation(PLOTTED, lambda event: (row := plotted_row(event)) and (*row[:3], row[3] * 2, *row[4:7]))
+    with begin(Journal.open(quick_path, segment_bytes=SEGMENT, tabulation=older)) as journal:
+        for n in range(1, 61):
+            commit(journal, [encode_event(step(n))], step=n)
+
+    assert verify(quick_path, tabulation=TABLE).problem.damage == Damage.INDEX
 
 
 def test_a_writer_that_starts_again_knows_the_rows_it_finds(quick_path):
@@ -253,10 +286,12 @@ def test_the_row_function_takes_completed_steps_and_nothing_else():
     assert step_row(b"\xc0") is None
     values = {"step": 3, "loss": 0.5, "grad_norm": 0.25, "lr": 0.125}
     # A map of up to 15 fields has a head of one byte, as events of steps had before they could have more.
-    assert step_row(msgspec.msgpack.encode({"type": "StepCompleted", **values})) == (3, 0, 0, 0.5, 0.25, 0.125, 0)
+    row = (3, 0, 0, 0.5, 0.25, 0.125, 0, 0, 0, 0, 0, 0)
+    assert step_row(msgspec.msgpack.encode({"type": "StepCompleted", **values})) == row
     assert step_row(b"\xde\x00\x05" + msgspec.msgpack.encode({"type": "StepCompleted", **values})[1:])[0] == 3
-    assert step_row(encode_event(step(3))) == (3, 1, 30, 1 / 3, 3 / 7, 1e-3 / 3, 1)
-    assert step_row(encode_event(step(3, metrics=(0.5, math.inf))))[7:] == (0.5, math.inf)
+    assert step_row(encode_event(step(3))) == (3, 1, 30, 1 / 3, 3 / 7, 1e-3 / 3, 1, 0, 3, 3, 0, 0)
+    assert step_row(encode_event(step(3, metrics=(0.5, math.inf))))[11:] == (2, 0.5, math.inf)
+    assert plotted_row(encode_event(step(3, metrics=(0.5,)))) == (3, 1, 30, 1 / 3, 3 / 7, 1e-3 / 3, 1, 0.5)
     gathering = Gathering(TABLE)
-    gathering.add([encode_event(step(n, actor=None, cause=n)) for n in range(1, 4)])
+    gathering.add([encode_event(step(n, actor=None, cause=n)) for n in range(1, 4)], 1, 0)
     assert len(gathering.columns()) == 3

@@ -7,14 +7,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from journal import FrameKind, Reader, Verdict, verify
+from journal import FrameKind, Journal, Reader, Rows, Tabulation, Verdict, rows_and_records, verify
 from tests.journals.make_golden import as_json, changed
 from tests.journals.make_real import NOT_MADE
 from tests.journals.packed import REAL, unpacked
 from tests.journals.renamed import renamed
-from tolariad.core.messages.vocabulary import EVENT_TYPES
+from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row, steps_in
+from tolariad.core.messages.vocabulary import EVENT_TYPES, decode_event
 from tolariad.core.state.replay import newest_usable, replay_records
-from tolariad.core.state.run_state import RunState
+from tolariad.core.state.run_state import RunState, apply, canonical_bytes
 
 GOLDEN = sorted(path.parent for path in Path(__file__).parent.glob("*/expected.json"))
 
@@ -75,6 +76,32 @@ def test_the_journal_of_a_real_run_folds_to_the_state_that_was_recorded(real):
     for name, folder in real.items():
         state = replay_records(RunState(), renamed(Reader(folder).records()), strict=True).state
         assert msgspec.json.decode(as_json(state)) == msgspec.json.decode((REAL / f"{name}.json").read_bytes()), name
+
+
+def test_a_kept_journal_folds_to_the_same_state_by_tables_and_event_by_event(real, tmp_path):
+    """Every event of every kept journal, written again with tables: `apply` for each, and the fold that readers use."""
+    kept = {path.name: path / "journal" for path in Path(__file__).parent.iterdir() if (path / "journal").is_dir()}
+    tables: dict[str, int] = {}
+    for name, folder in (real | kept).items():
+        events = [entry for entry in renamed(Reader(folder)) if hasattr(entry, "event")]
+        whole = RunState()
+        for entry in events:
+            whole = apply(whole, decode_event(entry.event))
+        with Reader(_with_tables(tmp_path / name, [bytes(entry.event) for entry in events])) as reader:
+            records = list(rows_and_records(reader, steps_in))
+            tables[name] = sum(isinstance(one, Rows) for one in records)
+
+        assert canonical_bytes(replay_records(RunState(), records).state) == canonical_bytes(whole), name
+    assert sum(map(bool, tables.values())) > 2, tables
+
+
+def _with_tables(folder: Path, events: list[bytes]) -> Path:
+    """Write a journal with these events, some in a frame, in many short segments with tables."""
+    with Journal.open(folder, segment_bytes=1 << 16, tabulation=Tabulation(STEP_COLUMNS, step_row, METRIC)) as journal:
+        journal.begin(run_id=bytes(16), context_hash=bytes(32), capture=lambda: b"\xc0", wall_ns=1, boot_id=bytes(16))
+        for at in range(0, len(events), 7):
+            journal.commit(events[at : at + 7], epoch=0, step=0, wall_ns=1, mono_ns=1)
+    return folder
 
 
 def test_every_type_of_event_is_in_the_journal_of_a_real_run(real):

@@ -16,8 +16,6 @@ from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
 from tolariad.cli.rank_words import times_lines
-from tolariad.cli.status_words import FACTS_INDENT, state_lines
-from tolariad.control.status import LiveFacts, run_status
 from tolariad.core import messages as m
 from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import plain, plain_event
@@ -53,6 +51,9 @@ def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool
         output.put(f"state after event {shown['seq']}")
         output.put(block({name: value for name, value in shown.items() if name != "seq"}, indent="  "))
     else:
+        from tolariad.cli.status_words import FACTS_INDENT, state_lines
+        from tolariad.control.status import LiveFacts, run_status
+
         status = run_status(replayed.state, str(folder.parent), LiveFacts(segment=reader.segments))
         event = line(last.seq, decode_fields(last.event)) if last is not None else "no event"
         for text in state_lines(msgspec.to_builtins(status), event):

@@ -6,11 +6,18 @@ that the run has not reached raises NotReached; it is never answered with anothe
 
 from __future__ import annotations
 
+from typing import Final
+
 from journal.reader import Reader
+from journal.rows import rows_and_records
 from tolariad.core.calc.steps.branches import Branches
+from tolariad.core.calc.steps.table import steps_in
 from tolariad.core.state.replay import Replayed, newest_usable, replay_records
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import brief, entry_of_step, last_at
+
+# So few events are read sooner than a further one is found by halving.
+_NEAR_ENOUGH: Final = 128
 
 
 class NoSuchStep(LookupError):
@@ -24,7 +31,7 @@ class NotReached(LookupError):
 def state_at(reader: Reader, seq: int | None = None) -> Replayed:
     """Return the state after event `seq`, or after the last event. Raises ReplayError, JournalDamaged."""
     state = newest_usable(reader.captures(seq))
-    return replay_records(state, reader.records(after_seq=state.seq), until_seq=seq)
+    return replay_records(state, rows_and_records(reader, steps_in, state.seq), until_seq=seq)
 
 
 def seq_at(reader: Reader, position: JournalPosition) -> int:
@@ -52,11 +59,49 @@ def seq_at(reader: Reader, position: JournalPosition) -> int:
 def _seq_on(reader: Reader, branches: Branches, position: JournalPosition) -> int:
     """As `seq_at`, for a run that was rolled back: find a step of one branch, after the fork of that branch."""
     branch = branches.branch_of(position.value) if position.branch is None else position.branch
-    fork = next((one for one in branches.forks if one.branch == branch), None)
-    for entry in reader.seek(seq=fork.seq if fork else 1):
+    first, last = _span(reader, branches, branch)
+    forgotten = bool(branches.forks) and branches.forks[0].branch > 1
+    if not (forgotten and first == 1):
+        first = _near(reader, position.value, first, last)
+    for entry in reader.seek(seq=first):
+        if entry.seq > last:
+            break
         told = brief(entry.event)
-        if told.type == "StepCompleted" and (told.branch, told.step) == (branch, position.value):
-            return entry.seq
+        if told.type == "StepCompleted" and told.branch == branch and told.step is not None:
+            if told.step == position.value:
+                return entry.seq
+            if told.step > position.value:
+                break
     if position.branch is None:
         return last_at(reader, position)
     raise NoSuchStep(f"branch {branch} has no step {position.value}")
+
+
+def _span(reader: Reader, branches: Branches, branch: int) -> tuple[int, int]:
+    """Return the first and the last event while this branch was trained; a run trains one branch at a time."""
+    begins = {fork.branch: fork.seq for fork in branches.forks}
+    first = begins.get(branch, 1)
+    return first, min((seq for seq in begins.values() if seq > first), default=reader.last_seq)
+
+
+def _near(reader: Reader, step: int, first: int, last: int) -> int:
+    """Return an event from `first` on that is shortly before a step. The steps of a branch rise from event to event."""
+    while last - first > _NEAR_ENOUGH:
+        middle = (first + last) // 2
+        found = _step_from(reader, middle, last)
+        if found is None or found >= step:
+            last = middle
+        else:
+            first = middle
+    return first
+
+
+def _step_from(reader: Reader, seq: int, last: int) -> int | None:
+    """Return the first step that was recorded from event `seq` on, up to event `last`."""
+    for entry in reader.seek(seq=seq):
+        if entry.seq > last:
+            return None
+        told = brief(entry.event)
+        if told.type == "StepCompleted" and told.step is not None:
+            return told.step
+    return None

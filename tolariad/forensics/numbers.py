@@ -17,8 +17,9 @@ import msgspec
 from journal.columns import Tabulation, read_columns
 from journal.reader import Reader
 from journal.records import JournalEntry
+from journal.rows import others
 from tolariad.core import messages as m
-from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, is_step, step_row
+from tolariad.core.calc.steps.table import METRIC, PLOTTED, STEP_NAMES, is_step, plotted_row
 from tolariad.core.state.replay import ReplayError
 from tolariad.core.state.run_state import RunState
 from tolariad.forensics.moment import state_at
@@ -96,7 +97,7 @@ def steps_of_line(every: Executed) -> Steps:
 
 def executed_of(journal: Path) -> Executed:
     """Return all steps that were made. Raises JournalError, ReplayError, OSError."""
-    columns = read_columns(journal, Tabulation(STEP_COLUMNS, step_row, METRIC)).by_name
+    columns = read_columns(journal, Tabulation(PLOTTED, plotted_row, METRIC)).by_name
     # The state after the columns: so it has every name that one of these steps was recorded with.
     with Reader(journal) as reader:
         state = state_at(reader).state
@@ -167,7 +168,7 @@ def validations_among(events: Iterable[Told]) -> list[Row]:
 
 def _told(journal: Path) -> Iterator[Told]:
     with Reader(journal) as reader:
-        for _, entry in reader.without(is_step):
+        for _, entry in others(reader, STEP_NAMES, is_step):
             if (told := told_by(entry)) is not None:
                 yield told
 

@@ -25,5 +25,6 @@ from tolariad.core.state.stages import *
 from tolariad.core.state.steps import *
 from tolariad.core.state.steps_code import *
 from tolariad.core.state.steps_digest import *
+from tolariad.core.state.steps_many import *
 from tolariad.core.state.strategy import *
 from tolariad.core.state.trainer import *

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core.calc.detection.rules import Verdict, accuracy_collapsed
+from tolariad.core.calc.steps.many import ManySteps
 from tolariad.core.state.fates import CONFIGURATION, COUNTER, anew
 from tolariad.core.state.fold import ApplyTable
 
@@ -73,6 +74,17 @@ def _stepped(s: Instability, e: m.StepCompleted, _: m.Cause) -> Instability:
         took = (e.mono - last) / 1e9
         step_s = took if step_s == 0.0 else step_s + (took - step_s) * _STEP_SHARE
     return Instability(s.accuracy, s.validations, s.fallen, step_s, s.sound_step, s.found, None, e.mono, s.chance)
+
+
+def timed(s: Instability, made: ManySteps) -> Instability:
+    """Return the slice after many completed steps, as `_stepped` gives it for each."""
+    step_s, last = s.step_s, s.last_mono
+    for mono in made.mono:
+        if last and mono > last:
+            took = (mono - last) / 1e9
+            step_s = took if step_s == 0.0 else step_s + (took - step_s) * _STEP_SHARE
+        last = mono
+    return Instability(s.accuracy, s.validations, s.fallen, step_s, s.sound_step, s.found, None, last, s.chance)
 
 
 def _answered(s: Instability, _: m.Event, __: m.Cause) -> Instability:

@@ -8,13 +8,20 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import Final, Protocol, cast
 
 import msgspec
 
 from tolariad.core import messages as m
+from tolariad.core.calc.steps.many import ManySteps, many_of
 from tolariad.core.messages.vocabulary import Unknown, decode_event
-from tolariad.core.state.run_state import FOLD_VERSION, RunState, apply, hash_agrees, read_capture
+from tolariad.core.state.run_state import FOLD_VERSION, RunState, apply, apply_steps, fold, hash_agrees, read_capture
+
+# So many steps in a row are folded at once at most: they are held in memory.
+_MANY_STEPS: Final = 1024
+# Fewer take less time one after the other.
+_FEW_STEPS: Final = 4
+_TOLD_EVENTS: Final = 4096
 
 
 class EntryLike(Protocol):
@@ -43,6 +50,18 @@ class MarkLike(Protocol):
     @property
     def body(self) -> bytes:
         """Return its contents."""
+
+
+class RowsLike(Protocol):
+    """Completed steps that follow each other, out of a table of the journal."""
+
+    @property
+    def seq(self) -> int:
+        """Return the sequence number of the first one."""
+
+    @property
+    def values(self) -> ManySteps:
+        """Return the steps."""
 
 
 class CaptureLike(Protocol):
@@ -78,7 +97,7 @@ def newest_usable(captures: Iterable[CaptureLike]) -> RunState:
 
 def replay_records(
     state: RunState,
-    records: Iterable[EntryLike | MarkLike],
+    records: Iterable[EntryLike | MarkLike | RowsLike],
     *,
     strict: bool = False,
     until_seq: int | None = None,
@@ -88,45 +107,105 @@ def replay_records(
 
     Raises ReplayError: a hash that differs, a gap, or (strict) an unknown event that does not say `skippable`.
     """
-    unknown: dict[str, int] = {}
-    version = ""
+    folding = _Folding(state, strict=strict)
+    told = state.seq // _TOLD_EVENTS
     for record in records:
-        if not hasattr(record, "event"):
-            _check_mark(state, record)
+        if hasattr(record, "kind"):
+            folding.check(cast("MarkLike", record))
             continue
         if until_seq is not None and record.seq > until_seq:
             break
-        if record.seq != state.seq + 1:
-            raise ReplayError(f"event {record.seq} follows event {state.seq}: run `tolaria journal verify`")
+        if hasattr(record, "event"):
+            folding.add(cast("EntryLike", record))
+        else:
+            folding.add_rows(record, until_seq)
+        if progress is not None and record.seq // _TOLD_EVENTS != told:
+            told = record.seq // _TOLD_EVENTS
+            progress(record.seq)
+    return Replayed(folding.folded(), folding.unknown)
+
+
+class _Folding:
+    """A replay under way. Steps in a row wait until there are some, since many at once are folded sooner."""
+
+    def __init__(self, state: RunState, *, strict: bool) -> None:
+        self._state = state
+        self._strict = strict
+        self._waiting: list[m.StepCompleted] = []
+        self._version = ""
+        self.unknown: dict[str, int] = {}
+
+    def folded(self) -> RunState:
+        """Return the state after all events so far. Raises ReplayError."""
+        if self._waiting:
+            waiting, self._waiting = self._waiting, []
+            first, last = self._state.seq + 1, self._state.seq + len(waiting)
+            try:
+                self._state = _after(self._state, waiting)
+            except Exception as error:
+                raise ReplayError(f"events {first} to {last} {_unfoldable(error)}") from error
+        return self._state
+
+    def add(self, record: EntryLike) -> None:
+        """Fold one more event. Raises ReplayError."""
+        self._follows(record.seq)
         try:
             event = decode_event(record.event)
+            # Exactly this type: the fold of many knows no other.
+            if type(event) is m.StepCompleted:
+                self._waiting.append(event)
+                if len(self._waiting) == _MANY_STEPS:
+                    self.folded()
+                return
             if isinstance(event, Unknown):
-                _count_unknown(event, record.seq, unknown, recorded_by=version, strict=strict)
-            version = event.version if isinstance(event, m.RunStarted | m.DaemonStarted) else version
-            state = apply(state, event)
+                self._count_unknown(event, record.seq)
+            self._version = event.version if isinstance(event, m.RunStarted | m.DaemonStarted) else self._version
+            self._state = apply(self.folded(), event)
         except ReplayError:
             raise
         except Exception as error:
             # `apply` accepts what a run can have recorded. Bytes from elsewhere may hold anything.
-            why = f"{type(error).__name__}: {error}"
-            raise ReplayError(f"event {record.seq} cannot be folded, so no run has written it ({why})") from error
-        if progress is not None and state.seq % 4096 == 0:
-            progress(state.seq)
-    return Replayed(state, unknown)
+            raise ReplayError(f"event {record.seq} {_unfoldable(error)}") from error
+
+    def add_rows(self, rows: RowsLike, until_seq: int | None) -> None:
+        """Fold the steps of a table, up to event `until_seq`. Raises ReplayError."""
+        self._follows(rows.seq)
+        made = rows.values if until_seq is None else rows.values.part(0, until_seq - rows.seq + 1)
+        state = self.folded()
+        for first in range(0, made.size, _MANY_STEPS):
+            state = apply_steps(state, made.part(first, first + _MANY_STEPS))
+        self._state = state
+
+    def _follows(self, seq: int) -> None:
+        before = self._state.seq + len(self._waiting)
+        if seq != before + 1:
+            raise ReplayError(f"event {seq} follows event {before}: run `tolaria journal verify`")
+
+    def _count_unknown(self, event: Unknown, seq: int) -> None:
+        if self._strict and not event.skippable:
+            by = f"tolariad {self._version} recorded it" if self._version else "another version recorded it"
+            raise ReplayError(
+                f"event {seq} is of type {event.type!r}, which this version does not know: {by}, and here is fold "
+                f"{FOLD_VERSION}. Start that version, or read the journal with `tolaria events`"
+            )
+        self.unknown[event.type] = self.unknown.get(event.type, 0) + 1
+
+    def check(self, mark: MarkLike) -> None:
+        """Compare a recorded hash with the state; other marks mean nothing here. Raises ReplayError."""
+        if getattr(mark.kind, "name", "") == "STATE_HASH":
+            _check_hash(self.folded(), mark)
 
 
-def _count_unknown(event: Unknown, seq: int, unknown: dict[str, int], *, recorded_by: str, strict: bool) -> None:
-    if strict and not event.skippable:
-        by = f"tolariad {recorded_by} recorded it" if recorded_by else "another version recorded it"
-        raise ReplayError(
-            f"event {seq} is of type {event.type!r}, which this version does not know: {by}, and here is fold "
-            f"{FOLD_VERSION}. Start that version, or read the journal with `tolaria events`"
-        )
-    unknown[event.type] = unknown.get(event.type, 0) + 1
+def _after(state: RunState, steps: list[m.StepCompleted]) -> RunState:
+    return fold(state, steps) if len(steps) < _FEW_STEPS else apply_steps(state, many_of(steps))
 
 
-def _check_mark(state: RunState, mark: MarkLike) -> None:
-    if getattr(mark.kind, "name", "") != "STATE_HASH" or mark.seq != state.seq:
+def _unfoldable(error: Exception) -> str:
+    return f"cannot be folded, so no run has written it ({type(error).__name__}: {error})"
+
+
+def _check_hash(state: RunState, mark: MarkLike) -> None:
+    if mark.seq != state.seq:
         return
     try:
         agrees = hash_agrees(state, mark.body)

@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import storable
 from tolariad.core.calc.settings.changes import is_of_end
+from tolariad.core.calc.steps.many import ManySteps
 from tolariad.core.state.fates import anew, survives
 from tolariad.core.state.fold import ApplyTable
 
@@ -79,6 +80,20 @@ def _tick(s: RunLimits, e: m.Event, _: m.Cause) -> RunLimits:
         return s
     trained = s.trained_ns + max(0, e.mono - s.clock_mono)
     return replace(s, trained_ns=min(trained, _NS_MAX), clock_mono=e.mono)
+
+
+def ticked(s: RunLimits, made: ManySteps) -> RunLimits:
+    """Return the slice after many completed steps, as `_tick` counts each."""
+    trained, clock = s.trained_ns, s.clock_mono
+    if not clock:
+        return s
+    for mono in made.mono:
+        if mono > clock:
+            trained += mono - clock
+        clock = mono
+        if not clock:
+            break
+    return replace(s, trained_ns=min(trained, _NS_MAX), clock_mono=clock)
 
 
 def _start_clock(s: RunLimits, e: m.Event, _: m.Cause) -> RunLimits:

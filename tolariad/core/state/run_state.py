@@ -8,13 +8,14 @@ capture of this fold.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from typing import Annotated, Final
+from collections.abc import Callable, Iterable
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec.structs import replace
 
 from tolariad.core import messages as m
+from tolariad.core.calc.steps.many import ManySteps
 from tolariad.core.messages.vocabulary import Unknown
 from tolariad.core.state import (
     architecture,
@@ -33,6 +34,7 @@ from tolariad.core.state import (
     snapshots,
     stages,
     steps,
+    steps_many,
     strategy,
     trainer,
 )
@@ -141,6 +143,50 @@ def fold(state: RunState, events: Iterable[m.Event | Unknown]) -> RunState:
     for event in events:
         state = apply(state, event)
     return state
+
+
+# The slices that every step changes, and their folds of many. A step changes the others only in some states.
+_OF_MANY: Final[dict[str, Callable[[Any, ManySteps], Any]]] = {
+    "progress": steps_many.progressed,
+    "limits": limits.ticked,
+    "instability": detection.timed,
+}
+
+
+def apply_steps(state: RunState, made: ManySteps) -> RunState:
+    """Return the state after many completed steps: that of `apply` for one after the other, sooner."""
+    if not made.size:
+        return state
+    # The first step ends what was before: a phase, a count of deaths. The others only count, as a rule.
+    state = apply(state, _event(made, 0))
+    rest = made.part(1)
+    if not rest.size:
+        return state
+    if not _only_count(state, rest):
+        return fold(state, (_event(rest, at) for at in range(rest.size)))
+    changed = {name: function(getattr(state, name), rest) for name, function in _OF_MANY.items()}
+    return replace(state, seq=state.seq + rest.size, **changed)
+
+
+def _only_count(state: RunState, made: ManySteps) -> bool:
+    """Return whether the steps leave all slices as they are but those of `_OF_MANY`."""
+    event, at = _event(made, 0), m.Cause(state.seq + 1, state.seq + 1)
+    others = ((getattr(state, name), function) for name, function in FOLDS[m.StepCompleted] if name not in _OF_MANY)
+    if run.phase_after(state.run.phase, m.StepCompleted) is not state.run.phase:
+        return False
+    if not all(function(before, event, at) is before for before, function in others):
+        return False
+    # The Branch at the best validation is saved by the step that leaves its place (`branch`).
+    if not state.limits.best_batch:
+        return True
+    places = (state.progress.place, *zip(made.epoch, made.batch, strict=True))
+    return state.limits.best_place not in places
+
+
+def _event(made: ManySteps, at: int) -> m.StepCompleted:
+    """Return one of the steps, without its cause: no fold of a step reads that."""
+    fields: dict[str, Any] = {name: column[at] for name, column in zip(made._fields, made, strict=True)}
+    return m.StepCompleted(**fields)
 
 
 _canonical = msgspec.msgpack.Encoder(order="deterministic")

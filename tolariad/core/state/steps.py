@@ -6,7 +6,6 @@ training did (`steps_digest.py`). So two runs are equal if and only if their dig
 
 from __future__ import annotations
 
-import math
 import struct
 from typing import Annotated, Final, Protocol
 
@@ -15,13 +14,14 @@ from msgspec.structs import replace
 
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import METRICS_MAX, TOKENS, storable, token_count
+from tolariad.core.calc.steps.many import one_nan
 from tolariad.core.state.fates import COUNTER, NEW_BRANCH, OF_THE_TRAINER, anew, set_back, survives
 from tolariad.core.state.fold import ApplyTable, setting
 from tolariad.core.state.steps_code import Code
 from tolariad.core.state.steps_digest import RunningDigest
 
 # The speed shown is measured over the last one to two windows of this many steps.
-_SPEED_WINDOW_STEPS: Final = 256
+SPEED_WINDOW_STEPS: Final = 256
 INEXACT_MAX: Final = 8
 _DIGEST_STEP: Final = struct.Struct("<QQQQQQddd")
 _DIGEST_SKIP: Final = struct.Struct("<QQQQdd")
@@ -54,7 +54,7 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
         # NaN is the only value that differs from itself.
         return Measured(
             metrics,
-            tuple([_one_nan(a + b) if b == b else a for a, b in zip(sums, metrics, strict=False)]),  # noqa: PLR0124
+            tuple([one_nan(a + b) if b == b else a for a, b in zip(sums, metrics, strict=False)]),  # noqa: PLR0124
             tuple([a + (b == b) for a, b in zip(counts, metrics, strict=False)]),  # noqa: PLR0124
         )
 
@@ -164,19 +164,14 @@ class HasProgress(Protocol):
         """Return where training stands."""
 
 
-def _one_nan(value: float) -> float:
-    """Return the value, with the same bits for every NaN: a NaN's bits depend on the processor, not on the training."""
-    return math.nan if math.isnan(value) else value
-
-
 def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
     # Masked, since `apply` takes every event, even one with a negative number.
     packed = _DIGEST_STEP.pack(
         *(e.branch & _WORD, e.step & _WORD, e.epoch & _WORD, e.batch & _WORD, e.rates & _WORD, e.data & _WORD),
-        *(_one_nan(e.loss), _one_nan(e.grad_norm), _one_nan(e.lr)),
+        *(one_nan(e.loss), one_nan(e.grad_norm), one_nan(e.lr)),
     )
     speed, metrics = s.speed, e.metrics
-    if e.step - speed.mid_step >= _SPEED_WINDOW_STEPS:
+    if e.step - speed.mid_step >= SPEED_WINDOW_STEPS:
         speed = Speed(speed.mid_step, speed.mid_mono, e.step, e.mono)
     return replace(
         s,
@@ -189,15 +184,15 @@ def _step_completed(s: Progress, e: m.StepCompleted, _: m.Cause) -> Progress:
         lr=e.lr,
         last_mono=e.mono,
         last_wall=e.wall,
-        epoch_loss_sum=_one_nan(s.epoch_loss_sum + e.loss),
+        epoch_loss_sum=one_nan(s.epoch_loss_sum + e.loss),
         speed=speed,
         digest=s.digest.after(b"step", packed),
-        measured=(s.measured or Measured()).with_step(metrics) if metrics else _not_measured(s.measured),
+        measured=(s.measured or Measured()).with_step(metrics) if metrics else not_measured(s.measured),
         tokens=storable(s.tokens + token_count(metrics[at])) if 0 <= (at := s.tokens_at) < len(metrics) else s.tokens,
     )
 
 
-def _not_measured(measured: Measured | None) -> Measured | None:
+def not_measured(measured: Measured | None) -> Measured | None:
     """Return the metrics after a step that has none."""
     return replace(measured, last=()) if measured is not None and measured.last else measured
 
@@ -214,7 +209,7 @@ def _metrics_named(s: Progress, e: m.MetricsNamed, _: m.Cause) -> Progress:
 
 def _step_skipped(s: Progress, e: m.StepSkipped, _: m.Cause) -> Progress:
     whole = (number & _WORD for number in (e.branch, e.step, e.epoch, e.batch))
-    packed = _DIGEST_SKIP.pack(*whole, _one_nan(e.loss), _one_nan(e.grad_norm))
+    packed = _DIGEST_SKIP.pack(*whole, one_nan(e.loss), one_nan(e.grad_norm))
     return replace(
         s,
         epoch=e.epoch,
@@ -272,7 +267,7 @@ def _validation_begun(s: Progress, e: m.ValidationBegun, at: m.Cause) -> Progres
 
 def _validation_finished(s: Progress, e: m.ValidationFinished, _: m.Cause) -> Progress:
     names = sorted(e.metrics)
-    packed = b"".join(name.encode() + struct.pack("<d", _one_nan(e.metrics[name])) for name in names)
+    packed = b"".join(name.encode() + struct.pack("<d", one_nan(e.metrics[name])) for name in names)
     accuracy = e.metrics.get("accuracy")
     best = s.best_accuracy
     if accuracy is not None and (best is None or accuracy > best):
@@ -361,7 +356,7 @@ def _bytes(part: bytes | str) -> bytes:
 
 
 def _rates_restored(s: Progress, e: m.RatesRestored, _: m.Cause) -> Progress:
-    return replace(s, epoch_first_step=storable(s.step - e.losses + 1), epoch_loss_sum=_one_nan(e.loss_sum))
+    return replace(s, epoch_first_step=storable(s.step - e.losses + 1), epoch_loss_sum=one_nan(e.loss_sum))
 
 
 APPLY: Final[ApplyTable] = {

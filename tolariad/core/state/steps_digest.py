@@ -39,6 +39,16 @@ class RunningDigest(msgspec.Struct, frozen=True):
             return RunningDigest(records, value, self.marks)
         return RunningDigest(records, value, _with_mark(self.marks, Mark(records, value)))
 
+    def after_each(self, tag: bytes, packed: bytes, size: int) -> RunningDigest:
+        """Return the digest after many records: `tag` and the next `size` bytes of `packed` are one of them."""
+        records, value, marks, sha256 = self.records, self.value, self.marks, hashlib.sha256
+        for at in range(0, len(packed), size):
+            value = sha256(value + tag + packed[at : at + size]).digest()
+            records += 1
+            if not records % MARK_RECORDS:
+                marks = _with_mark(marks, Mark(records, value))
+        return RunningDigest(records, value, marks)
+
 
 def _with_mark(marks: tuple[Mark, ...], new: Mark) -> tuple[Mark, ...]:
     """Return the marks to keep: for each power of two, the newest one at a multiple of it.

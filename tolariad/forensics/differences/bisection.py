@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from journal.reader import Reader
+from tolariad.core import messages as m
 from tolariad.core import state as st
+from tolariad.core.calc.steps.many import many_of
 from tolariad.core.messages.vocabulary import decode_event
 from tolariad.core.state.replay import newest_usable
-from tolariad.core.state.run_state import RunState, apply
+from tolariad.core.state.run_state import RunState, apply, apply_steps
 
 # So few records are folded faster than a further capture is found.
 _NEAR_ENOUGH: Final = 2 * st.MARK_RECORDS
@@ -63,12 +65,16 @@ class _Captures:
         """Return the first state after exactly so many records."""
         self.near(records)
         state = self._known[max(count for count in self._known if count <= records)]
-        if state.progress.digest.records < records:
-            for entry in self.reader.seek(seq=state.seq + 1):
-                state = apply(state, decode_event(entry.event))
-                if state.progress.digest.records >= records:
-                    break
-        return state
+        # Each step is one record; what other events add is known when they are folded.
+        steps: list[m.StepCompleted] = []
+        entries = iter(self.reader.seek(seq=state.seq + 1))
+        while state.progress.digest.records + len(steps) < records and (entry := next(entries, None)) is not None:
+            event = decode_event(entry.event)
+            if type(event) is m.StepCompleted:
+                steps.append(event)
+            else:
+                state, steps = apply(apply_steps(state, many_of(steps)), event), []
+        return apply_steps(state, many_of(steps))
 
 
 def common_start(a: Reader, b: Reader) -> tuple[RunState, RunState]:

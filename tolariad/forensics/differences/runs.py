@@ -18,13 +18,16 @@ from tolariad.core import messages as m
 from tolariad.forensics.differences.bisection import common_start
 from tolariad.forensics.differences.contexts import Differing, Part, context_of, differing
 from tolariad.forensics.differences.digests import Place, first_differing
-from tolariad.forensics.differences.records import Acted, Record, Walk, is_equal
+from tolariad.forensics.differences.records import Acted, Record, Walk, equal_steps, is_equal
 from tolariad.forensics.moment import state_at
 
 # The field of a difference in the tensors of a run begins with this.
 DIGEST_OF: Final = "digest of "
 # How many records after the first difference are searched for the same place.
 _WINDOW: Final = 1000
+# So many steps are compared at once at most; where none were equal, the next so many one by one.
+_AT_ONCE: Final = 1024
+_ONE_BY_ONE: Final = 64
 # Orders that come when an analysis or a strategy has ended: that takes as long as the machine lets it.
 _TIMED: Final = ("MaskUnits", "CompactModel", "MoveSeed")
 
@@ -134,8 +137,12 @@ def _verdict(first: Difference | None, context: list[Differing], *, is_readable:
 
 def _first_difference(a: Walk, b: Walk, not_compared: list[str]) -> Difference | None:
     """Return the first difference; both walks end before it. None: both runs are the same, and end at one place."""
-    found = None
+    found, one_by_one = None, 0
     while True:
+        # Runs that differ in a value that is left out of the comparison have no equal steps: then not for each of them.
+        if not one_by_one and not _pass_equal(a, b):
+            one_by_one = _ONE_BY_ONE
+        one_by_one = max(0, one_by_one - 1)
         one, other = next(iter(a.ahead(1)), None), next(iter(b.ahead(1)), None)
         if one is None or other is None or one.record.place != other.record.place:
             break
@@ -155,6 +162,17 @@ def _first_difference(a: Walk, b: Walk, not_compared: list[str]) -> Difference |
         seqs = (record.seq, None) if other is None else (None, record.seq)
         return Difference(kind=kind, place=record.place, seq_a=seqs[0], seq_b=seqs[1])
     return found or _by_place(a, b)
+
+
+def _pass_equal(a: Walk, b: Walk) -> int:
+    """Pass over steps that are the same in both runs, many at once. Return how many these are."""
+    if a.state.progress.metric_names != b.state.progress.metric_names:
+        return 0
+    one, other = a.steps_ahead(_AT_ONCE), b.steps_ahead(_AT_ONCE)
+    count = equal_steps(one, other)
+    a.pass_over(one[:count])
+    b.pass_over(other[:count])
+    return count
 
 
 def _in_values(one: Record, other: Record, not_compared: list[str]) -> Difference | None:

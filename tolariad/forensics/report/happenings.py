@@ -10,7 +10,8 @@ import msgspec
 
 from journal.reader import Reader
 from journal.records import JournalEntry
-from tolariad.core.calc.steps.table import is_step
+from journal.rows import others
+from tolariad.core.calc.steps.table import STEP_NAMES, is_step
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.messages.vocabulary import EVENT_TYPES
 from tolariad.forensics.numbers import Steps
@@ -224,7 +225,7 @@ def happenings(journal: Path, steps: Steps, hear: Callable[[JournalEntry], None]
     """
     found = _Gathering()
     with Reader(journal) as reader:
-        for rows, entry in reader.without(is_step):
+        for rows, entry in others(reader, STEP_NAMES, is_step):
             hear(entry)
             made = min(rows, len(steps))
             if made:
