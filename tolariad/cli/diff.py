@@ -11,6 +11,7 @@ import msgspec
 
 from journal.reader import Reader
 from tolariad.cli import naming, output, runs
+from tolariad.cli.completing import run_names
 from tolariad.cli.diff_words import about, told
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.events import line, position
@@ -30,7 +31,7 @@ _TYPES_SHOWN: Final = 12
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[RUN] A B | RUN_A RUN_B")
+@click.argument("words", nargs=-1, metavar="[RUN] A B | RUN_A RUN_B", shell_complete=run_names)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @naming.options
 def diff(*, words: tuple[str, ...], as_json: bool, **place: Any) -> int:
@@ -42,8 +43,6 @@ def diff(*, words: tuple[str, ...], as_json: bool, **place: Any) -> int:
     norm, rates, metrics, validations, orders. Configuration, code, libraries and host are compared besides.
 
     Exit codes: 0: the same. 1: they differ. 2: wrong usage, or the records cannot be compared.
-
-    Example: `tolaria diff runs/monday runs/tuesday`, or `tolaria diff runs/monday step:100 now`
     """
     target = runs.named(**place)
     if target is None and len(words) == 2 and not all(map(_is_position, words)):
@@ -67,7 +66,8 @@ def _is_position(word: str) -> bool:
 
 def _diff_runs(names: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> int:
     with Reader(folders[0]) as a, Reader(folders[1]) as b:
-        found = compare_runs(a, b)
+        with bar("comparing"):
+            found = compare_runs(a, b)
         first = found.first
         events: list[list[dict[str, Any]]] = [
             _with_causes(reader, seq) if seq is not None else []

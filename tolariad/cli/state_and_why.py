@@ -13,9 +13,12 @@ import msgspec
 
 from journal.reader import Reader
 from tolariad.cli import naming, output, runs
+from tolariad.cli.completing import run_or_topic
 from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
-from tolariad.cli.rank_words import times_lines
+from tolariad.cli.level_words import level_lines
+from tolariad.cli.long_work import bar
+from tolariad.cli.rank_words import fate_lines, times_lines
 from tolariad.cli.status_words import FACTS_INDENT, state_lines
 from tolariad.control.status import LiveFacts, run_status
 from tolariad.core import messages as m
@@ -44,7 +47,8 @@ _TOPIC_WIDTH: Final = max(map(len, TOPICS)) + 1
 def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool) -> int:
     """Show the state of RUN, now or at an earlier point."""
     with Reader(folder) as reader:
-        replayed = state_at(reader, seq_at(reader, at) if at else None)
+        with bar("folding the journal"):
+            replayed = state_at(reader, seq_at(reader, at) if at else None)
         last = next(iter(reader.seek(seq=replayed.state.seq)), None) if replayed.state.seq else None
     shown: dict[str, Any] = plain(msgspec.to_builtins(replayed.state, builtin_types=(bytes,)))
     if as_json:
@@ -64,7 +68,7 @@ def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[RUN] TOPIC [SLOT]")
+@click.argument("words", nargs=-1, metavar="[RUN] TOPIC [SLOT]", shell_complete=run_or_topic)
 @click.option(
     "--at",
     callback=read_position,
@@ -100,11 +104,13 @@ def why(
     run, topic = _run_and_topic(words, is_named=target is not None)
     target = target if target is not None else runs.find(run=run)
     journal = runs.journal_of(target)
-    with Reader(journal) as reader:
+    with Reader(journal) as reader, bar("searching"):
         until_seq = seq_at(reader, at) if at else None
-        if topic is None:
-            return _listed(happened(reader, until_seq), run, style=style, as_json=as_json)
-        answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
+        listed = happened(reader, until_seq) if topic is None else {}
+        if topic is not None:
+            answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
+    if topic is None:
+        return _listed(listed, run, style=style, as_json=as_json)
     found = None
     if rows or show:
         from tolariad.cli.rows import rows_of
@@ -184,6 +190,9 @@ def _json(answer: Answer) -> dict[str, Any]:
         "ended": plain_links(answer.ended),
         "around": plain_links(answer.around),
         **({"ranks": answer.timed.fields["ranks"]} if answer.timed is not None else {}),
+        **({"fates": msgspec.to_builtins(answer.fates)} if answer.fates else {}),
+        **({"level": plain(msgspec.to_builtins(answer.level))} if answer.level is not None else {}),
+        "checkpoints": plain_links(answer.kept),
         "searched_all": answer.searched_all,
     }
 
@@ -207,6 +216,8 @@ def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run:
     _put_links(answer.consequences, "led to", shown)
     _put_links(answer.ended, "ended by", shown)
     _put_ranks(answer.timed)
+    for text in (*fate_lines(answer.fates), *level_lines(answer)):
+        output.put(f"  {text}", indent=_INDENT)
     slower = answer.event.fields.get("slower")
     if answer.topic == "slow" and isinstance(slower, dict):
         output.put(

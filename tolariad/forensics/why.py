@@ -7,7 +7,7 @@ says if it stopped early.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import islice
 from typing import Any, Final
 
@@ -18,9 +18,11 @@ from journal.reader import Reader
 from tolariad.core import state as st
 from tolariad.core.calc.steps.table import is_step, step_row
 from tolariad.core.messages.vocabulary import EVENT_TYPES
+from tolariad.forensics.level import STEPS_AFTER, STEPS_BEFORE, Level, Step, level_around
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind
-from tolariad.forensics.slowness import slower_since
+from tolariad.forensics.rank_fates import Fate, fates_of
+from tolariad.forensics.slowness import StepTimes
 from tolariad.forensics.timeline import (
     UNREADABLE,
     Brief,
@@ -32,7 +34,7 @@ from tolariad.forensics.timeline import (
     first_at,
     number_in,
 )
-from tolariad.forensics.topics import ENDED_BY, JUDGE, NEVER, TOPICS
+from tolariad.forensics.topics import ENDED_BY, JUDGE, NEVER, TOPICS, UNUSUAL
 
 DEPTH_MAX: Final = 64
 CONSEQUENCES_MAX: Final = 50
@@ -63,7 +65,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     * `skipped`: for a step, the batches that were passed over before it.
     * `ended`: for a state such as a pause, the event that ended it, after that event's causes.
     * `around`: for the topic `slow`, what happened shortly before. Nothing says that it is the cause.
-    * `timed`: for the topic `slow`, the newest times of several ranks.
+    * `timed`: for the topics `slow` and `rank`, the newest times of several ranks.
+    * `fates`: for the topic `rank`, each trouble of a rank.
+    * `level`, `kept`: for an unusual step, loss and norm around it, and the checkpoints before and after it.
     """
 
     topic: str
@@ -75,6 +79,9 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     ended: tuple[Link, ...] = ()
     around: tuple[Link, ...] = ()
     timed: Link | None = None
+    fates: tuple[Fate, ...] = ()
+    level: Level | None = None
+    kept: tuple[Link, ...] = ()
 
 
 def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, until_seq: int | None = None) -> Answer:
@@ -84,7 +91,11 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
     """
     if topic == "slow":
         return _slower(reader, until_seq)
-    entry = _at_position(reader, position) if position is not None else _newest(reader, topic, until_seq)
+    fates = fates_of(reader, until_seq) if topic == "rank" and position is None else None
+    if position is not None:
+        entry = _at_position(reader, position)
+    else:
+        entry = _entry(reader, fates.told) if fates is not None else _newest(reader, topic, until_seq)
     if entry is None:
         raise NoAnswer(_nothing(topic, by_then=until_seq is not None) + _instead(reader, topic, until_seq))
     event = Link(entry.seq, decode_fields(entry.event))
@@ -98,27 +109,68 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
         searched_all=complete,
         skipped=_skipped_before(reader, event),
         ended=_ended(reader, event, until_seq),
+        timed=_linked(reader, fates.timed) if fates is not None else None,
+        fates=fates.troubles if fates is not None else (),
+        level=_level(reader, event, until_seq),
+        kept=_kept(reader, event, until_seq),
     )
+
+
+def _linked(reader: Reader, seq: int) -> Link | None:
+    entry = _entry(reader, seq)
+    return Link(seq, decode_fields(entry.event)) if entry is not None else None
+
+
+def _level(reader: Reader, event: Link, until_seq: int | None) -> Level | None:
+    """Return loss and norm around an unusual step; None for any other event."""
+    if event.fields.get("type") not in UNUSUAL:
+        return None
+    earlier = islice(backwards(reader, _until(event.seq - 1)), _AROUND_EVENTS)
+    before = list(islice(_steps(earlier), STEPS_BEFORE))[::-1]
+    last = until_seq if until_seq is not None else reader.last_seq
+    after = islice(_steps(islice(reader.seek(seq=event.seq + 1), max(0, last - event.seq))), STEPS_AFTER)
+    return level_around(before, list(after))
+
+
+def _steps(entries: Iterable[JournalEntry]) -> Iterator[Step]:
+    for entry in entries:
+        with contextlib.suppress(*UNREADABLE):
+            if (row := step_row(bytes(entry.event))) is not None:
+                yield Step(int(row[0]), row[3], row[4])
+
+
+def _kept(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
+    """Return the checkpoints that were committed last before an unusual step, and first after it."""
+    if event.fields.get("type") not in UNUSUAL:
+        return ()
+    last = until_seq if until_seq is not None else reader.last_seq
+
+    def committed(entries: Iterable[JournalEntry]) -> tuple[Link, ...]:
+        of_one = (one for one in entries if brief(one.event).type == "CheckpointCommitted")
+        return tuple(Link(one.seq, decode_fields(one.event)) for one in islice(of_one, 1))
+
+    # One after the other: both move the same reader.
+    before = committed(islice(backwards(reader, _until(event.seq - 1)), SEARCHED_MAX))
+    after = committed(islice(reader.seek(seq=event.seq + 1), max(0, min(SEARCHED_MAX, last - event.seq))))
+    return before + after
+
+
+def _until(seq: int) -> Query:
+    return Query(until=JournalPosition(PositionKind.SEQ, seq))
 
 
 def _slower(reader: Reader, until_seq: int | None) -> Answer:
     """Return the first of the slower steps, with their times as `slower`, and what happened before it."""
-    steps: list[int] = []
-    walls: list[int] = []
+    times = StepTimes()
     timed: Link | None = None
     for entry in reader.seek(seq=1):
         if until_seq is not None and entry.seq > until_seq:
             break
-        if not is_step(raw := bytes(entry.event)):
-            if brief(entry.event).type == _MEASURED and (fields := decode_fields(entry.event)).get("ranks"):
-                timed = Link(entry.seq, fields)
-            continue
-        # One that is not of its type has no time to compare.
-        with contextlib.suppress(*UNREADABLE):
-            row = step_row(raw) or ()
-            steps.append(int(row[0]))
-            walls.append(int(row[2]))
-    found = slower_since(steps, walls)
+        if is_step(raw := bytes(entry.event)):
+            times.take(raw)
+        elif brief(entry.event).type == _MEASURED and (fields := decode_fields(entry.event)).get("ranks"):
+            timed = Link(entry.seq, fields)
+    found = times.slower()
     first = entry_of_step(reader, found.step) if found is not None else None
     if (found is None or first is None) and timed is not None:
         return Answer(topic="slow", event=timed, causes=(), consequences=(), searched_all=True, timed=timed)
@@ -126,7 +178,7 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
         then = until_seq is not None
         raise NoAnswer(_nothing("slow", by_then=then) + _instead(reader, "slow", until_seq))
     slower = {"before_s": found.before_s, "after_s": found.after_s, "factor": found.after_s / found.before_s}
-    before = islice(backwards(reader, Query(until=JournalPosition(PositionKind.SEQ, first.seq - 1))), _AROUND_EVENTS)
+    before = islice(backwards(reader, _until(first.seq - 1)), _AROUND_EVENTS)
     around = [one for one in before if not is_step(bytes(one.event))][:_AROUND_MAX]
     return Answer(
         topic="slow",
@@ -141,9 +193,9 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
 
 def _instead(reader: Reader, topic: str, until_seq: int | None) -> str:
     """Return which topics have an answer, for one that has none."""
-    if topic not in TOPICS:
+    if topic.partition(":")[0] not in TOPICS:
         return ""
-    found = happened(reader.seek(seq=1), until_seq)
+    found = happened(reader, until_seq)
     return f". It has an answer for: {', '.join(found)}" if found else ""
 
 
@@ -154,9 +206,13 @@ def happened(reader: Reader, until_seq: int | None = None) -> dict[str, Link]:
     of_type: dict[str, list[str]] = {}
     for kind in kinds:
         of_type.setdefault(kind.partition(":")[0], []).append(kind)
-    for entry in reader:
+    times = StepTimes()
+    for entry in reader.seek(seq=1):
         if until_seq is not None and entry.seq > until_seq:
             break
+        if is_step(raw := bytes(entry.event)):
+            times.take(raw)
+            continue
         told = brief(entry.event)
         fitting = [kind for kind in of_type.get(told.type, ()) if told.is_of(kind)]
         if fitting:
@@ -168,6 +224,8 @@ def happened(reader: Reader, until_seq: int | None = None) -> dict[str, Link]:
             if links := [newest[kind] for kind in entry_types.split("|") if kind in newest]:
                 found[topic] = max(links, key=lambda link: link.seq)
                 break
+    if (slower := times.slower()) is not None and (first := entry_of_step(reader, slower.step)) is not None:
+        found["slow"] = Link(first.seq, decode_fields(first.event))
     return dict(sorted(found.items(), key=lambda item: item[1].seq, reverse=True))
 
 
@@ -273,10 +331,10 @@ def _changed_again(reader: Reader, event: Link, before_seq: int) -> bool:
 
 
 def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry | None:
-    until = JournalPosition(PositionKind.SEQ, until_seq) if until_seq is not None else None
+    query = _until(until_seq) if until_seq is not None else Query()
 
     def first(wanted: Callable[[Brief], bool]) -> JournalEntry | None:
-        return next((one for one in backwards(reader, Query(until=until)) if wanted(brief(one.event))), None)
+        return next((one for one in backwards(reader, query) if wanted(brief(one.event))), None)
 
     def newest_of(types: Collection[str]) -> JournalEntry | None:
         return first(lambda told: any(told.is_of(one) for one in types))
@@ -312,7 +370,7 @@ def _judged(reader: Reader, event: Link) -> tuple[Link, ...]:
     """Return the newest masks of the cycle that `event` judges, after their causes; empty if it judges none."""
     if event.fields.get("type") not in JUDGE:
         return ()
-    for entry in backwards(reader, Query(until=JournalPosition(PositionKind.SEQ, event.seq))):
+    for entry in backwards(reader, _until(event.seq)):
         if brief(entry.event).name != "OrderActed:MaskUnits":
             continue
         applied = Link(entry.seq, decode_fields(entry.event))
