@@ -6,7 +6,7 @@ click gives commands and options by itself. Promises: nothing is connected to, a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import click
@@ -33,6 +33,6 @@ def run_or_topic(context: click.Context, parameter: click.Parameter, incomplete:
 def _names(incomplete: str) -> Iterator[str]:
     from tolariad.cli.runs import candidates
 
-    found: set[Any] = {target.folder.name for target in candidates() if target.folder is not None}
+    found = {target.folder.name for target in candidates() if target.folder is not None}
     # A name with a control character would act on the terminal.
     yield from sorted(name for name in found if name.startswith(incomplete) and name.isprintable())

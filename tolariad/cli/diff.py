@@ -20,10 +20,10 @@ from tolariad.core.calc.text.plain import plain, plain_event, safe
 from tolariad.forensics.differences.contexts import Differing
 from tolariad.forensics.differences.moments import Between, between
 from tolariad.forensics.differences.runs import Comparison, Verdict, compare_runs
+from tolariad.forensics.links import Link, causes_of
 from tolariad.forensics.moment import seq_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
-from tolariad.forensics.why import Link, causes_of
 
 _EXIT: Final = {Verdict.SAME: 0, Verdict.INCOMPARABLE: 2}
 _INDENT: Final = 4

@@ -24,11 +24,12 @@ from tolariad.control.status import LiveFacts, run_status
 from tolariad.core import messages as m
 from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import plain, plain_event
+from tolariad.forensics.links import Link
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
 from tolariad.forensics.topics import TOPICS
-from tolariad.forensics.why import Answer, Link, happened, is_topic
+from tolariad.forensics.why import Answer, happened, is_topic
 from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, in_words, is_cut, safe
 
@@ -186,6 +187,7 @@ def _json(answer: Answer) -> dict[str, Any]:
         "event": plain_event(answer.event.seq, answer.event.fields),
         "causes": plain_links(answer.causes),
         "consequences": plain_links(answer.consequences),
+        "after": plain_links(answer.after),
         "skipped": plain_links(answer.skipped),
         "ended": plain_links(answer.ended),
         "around": plain_links(answer.around),
@@ -203,6 +205,7 @@ def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run:
 
     for links, label in (
         (answer.around, "around"),
+        (answer.after, "after"),
         (answer.causes, "because"),
         (answer.skipped, "skipped"),
         ((answer.event,), "this"),
@@ -225,7 +228,7 @@ def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run:
             f"{output.duration(slower['before_s'])}: {slower['factor']:.2f} times as long"
         )
         output.note("the events before it are listed by time: nothing in the journal says that one is the cause")
-    elif not answer.causes:
+    elif not answer.causes and not answer.after:
         output.note("this event has no recorded cause: an input from outside or a timer led to it")
     if not answer.searched_all:
         output.note(

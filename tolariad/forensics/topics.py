@@ -29,7 +29,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "rollback": ("RolledBack|RollbackAborted", "RollbackBegun"),
     "violation": ("LrViolationDetected",),
     "slow": (),
-    "rank": ("TrainerDied:ranked|TrainerHung:ranked|ExceptionRaised:ranked", "BudgetsMeasured:ranked"),
+    "rank": ("TrainerDied:ranked|TrainerHung:ranked", "BudgetsMeasured:ranked"),
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
     "memory": ("MemoryPressed", "MemoryRelieved"),
     "lr": ("OrderActed:SetRate|PlateauReached", "OrderAborted:SetRate|OrderGiven:SetRate"),
@@ -79,6 +79,12 @@ NEVER: Final = {
 }
 # The events that judge masks: a report or a validation causes them.
 JUDGE: Final = ("MaskSetPassed", "MaskSetRejected")
+# Starts, and the events by which the process before one ended.
+STARTS: Final = ("DaemonStarted", "TrainerStarted", "TrainingStarted")
+WAYS_TO_END: Final = (
+    *("TrainerDied", "TrainerEnded", "TrainerUnkillable"),
+    *("RunStopped", "RunFailed", "RunCompleted", "RolledBack"),
+)
 # The events of an unusual step.
 UNUSUAL: Final = ("InstabilityDetected", "StepSkipped")
 # The events that end what an event began, without being caused by it.

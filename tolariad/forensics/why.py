@@ -6,8 +6,7 @@ says if it stopped early.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Any, Final
 
@@ -16,15 +15,23 @@ import msgspec
 from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.core import state as st
-from tolariad.core.calc.steps.table import is_step, step_row
+from tolariad.core.calc.steps.table import is_step
 from tolariad.core.messages.vocabulary import EVENT_TYPES
-from tolariad.forensics.level import STEPS_AFTER, STEPS_BEFORE, Level, Step, level_around
+from tolariad.forensics.level import Level
+from tolariad.forensics.links import Link, causes_of, entry_at, link_of
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.rank_fates import Fate, fates_of
 from tolariad.forensics.slowness import StepTimes
+from tolariad.forensics.surroundings import (
+    AROUND_EVENTS,
+    SEARCHED_MAX,
+    ended_before,
+    kept_around,
+    level_of,
+    until,
+)
 from tolariad.forensics.timeline import (
-    UNREADABLE,
     Brief,
     Query,
     backwards,
@@ -34,12 +41,9 @@ from tolariad.forensics.timeline import (
     first_at,
     number_in,
 )
-from tolariad.forensics.topics import ENDED_BY, JUDGE, NEVER, TOPICS, UNUSUAL
+from tolariad.forensics.topics import ENDED_BY, JUDGE, NEVER, TOPICS
 
-DEPTH_MAX: Final = 64
 CONSEQUENCES_MAX: Final = 50
-SEARCHED_MAX: Final = 20_000
-_AROUND_EVENTS: Final = 2000
 _AROUND_MAX: Final = 8
 _MEASURED: Final = "BudgetsMeasured"
 
@@ -48,18 +52,12 @@ class NoAnswer(LookupError):
     """No event of the journal fits the topic."""
 
 
-class Link(msgspec.Struct, frozen=True):
-    """One event of an answer."""
-
-    seq: int
-    fields: dict[str, Any]
-
-
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The causes and consequences of one event.
 
     * `causes`: the chain from its root to the direct cause of `event`. For a judgement of masks, the events by which
       these masks came to act stand before it.
+    * `after`: for a start, the event that ended the process before it.
     * `consequences`: the events that `event` led to, in order.
     * `searched_all`: False if the search stopped early, so that there may be more consequences.
     * `skipped`: for a step, the batches that were passed over before it.
@@ -75,6 +73,7 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[Link, ...]
     consequences: tuple[Link, ...]
     searched_all: bool
+    after: tuple[Link, ...] = ()
     skipped: tuple[Link, ...] = ()
     ended: tuple[Link, ...] = ()
     around: tuple[Link, ...] = ()
@@ -95,68 +94,27 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
     if position is not None:
         entry = _at_position(reader, position)
     else:
-        entry = _entry(reader, fates.told) if fates is not None else _newest(reader, topic, until_seq)
+        entry = entry_at(reader, fates.told) if fates is not None else _newest(reader, topic, until_seq)
     if entry is None:
         raise NoAnswer(_nothing(topic, by_then=until_seq is not None) + _instead(reader, topic, until_seq))
-    event = Link(entry.seq, decode_fields(entry.event))
+    event = link_of(entry)
+    timed = entry_at(reader, fates.timed) if fates is not None else None
     consequences, complete = _consequences(reader, entry, until_seq)
     verified = _first_step_with(reader, event, until_seq)
     return Answer(
         topic=topic,
         event=event,
         causes=(*_judged(reader, event), *causes_of(reader, event)),
+        after=ended_before(reader, event),
         consequences=(*consequences, *verified),
         searched_all=complete,
         skipped=_skipped_before(reader, event),
         ended=_ended(reader, event, until_seq),
-        timed=_linked(reader, fates.timed) if fates is not None else None,
+        timed=link_of(timed) if timed is not None else None,
         fates=fates.troubles if fates is not None else (),
-        level=_level(reader, event, until_seq),
-        kept=_kept(reader, event, until_seq),
+        level=level_of(reader, event, until_seq),
+        kept=kept_around(reader, event, until_seq),
     )
-
-
-def _linked(reader: Reader, seq: int) -> Link | None:
-    entry = _entry(reader, seq)
-    return Link(seq, decode_fields(entry.event)) if entry is not None else None
-
-
-def _level(reader: Reader, event: Link, until_seq: int | None) -> Level | None:
-    """Return loss and norm around an unusual step; None for any other event."""
-    if event.fields.get("type") not in UNUSUAL:
-        return None
-    earlier = islice(backwards(reader, _until(event.seq - 1)), _AROUND_EVENTS)
-    before = list(islice(_steps(earlier), STEPS_BEFORE))[::-1]
-    last = until_seq if until_seq is not None else reader.last_seq
-    after = islice(_steps(islice(reader.seek(seq=event.seq + 1), max(0, last - event.seq))), STEPS_AFTER)
-    return level_around(before, list(after))
-
-
-def _steps(entries: Iterable[JournalEntry]) -> Iterator[Step]:
-    for entry in entries:
-        with contextlib.suppress(*UNREADABLE):
-            if (row := step_row(bytes(entry.event))) is not None:
-                yield Step(int(row[0]), row[3], row[4])
-
-
-def _kept(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
-    """Return the checkpoints that were committed last before an unusual step, and first after it."""
-    if event.fields.get("type") not in UNUSUAL:
-        return ()
-    last = until_seq if until_seq is not None else reader.last_seq
-
-    def committed(entries: Iterable[JournalEntry]) -> tuple[Link, ...]:
-        of_one = (one for one in entries if brief(one.event).type == "CheckpointCommitted")
-        return tuple(Link(one.seq, decode_fields(one.event)) for one in islice(of_one, 1))
-
-    # One after the other: both move the same reader.
-    before = committed(islice(backwards(reader, _until(event.seq - 1)), SEARCHED_MAX))
-    after = committed(islice(reader.seek(seq=event.seq + 1), max(0, min(SEARCHED_MAX, last - event.seq))))
-    return before + after
-
-
-def _until(seq: int) -> Query:
-    return Query(until=JournalPosition(PositionKind.SEQ, seq))
 
 
 def _slower(reader: Reader, until_seq: int | None) -> Answer:
@@ -178,7 +136,7 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
         then = until_seq is not None
         raise NoAnswer(_nothing("slow", by_then=then) + _instead(reader, "slow", until_seq))
     slower = {"before_s": found.before_s, "after_s": found.after_s, "factor": found.after_s / found.before_s}
-    before = islice(backwards(reader, _until(first.seq - 1)), _AROUND_EVENTS)
+    before = islice(backwards(reader, until(first.seq - 1)), AROUND_EVENTS)
     around = [one for one in before if not is_step(bytes(one.event))][:_AROUND_MAX]
     return Answer(
         topic="slow",
@@ -186,7 +144,7 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
         causes=(),
         consequences=(),
         searched_all=True,
-        around=tuple(Link(one.seq, decode_fields(one.event)) for one in reversed(around)),
+        around=tuple(link_of(one) for one in reversed(around)),
         timed=timed,
     )
 
@@ -216,7 +174,7 @@ def happened(reader: Reader, until_seq: int | None = None) -> dict[str, Link]:
         told = brief(entry.event)
         fitting = [kind for kind in of_type.get(told.type, ()) if told.is_of(kind)]
         if fitting:
-            link = Link(entry.seq, decode_fields(entry.event))
+            link = link_of(entry)
             newest.update(dict.fromkeys(fitting, link))
     found: dict[str, Link] = {}
     for topic, types in TOPICS.items():
@@ -225,7 +183,7 @@ def happened(reader: Reader, until_seq: int | None = None) -> dict[str, Link]:
                 found[topic] = max(links, key=lambda link: link.seq)
                 break
     if (slower := times.slower()) is not None and (first := entry_of_step(reader, slower.step)) is not None:
-        found["slow"] = Link(first.seq, decode_fields(first.event))
+        found["slow"] = link_of(first)
     return dict(sorted(found.items(), key=lambda item: item[1].seq, reverse=True))
 
 
@@ -251,14 +209,9 @@ def _nothing(topic: str, *, by_then: bool) -> str:
     return f"no event fits {topic!r}; use seq:N, step:N, a checkpoint's id, an event type, or one of: phase, {words}"
 
 
-def _entry(reader: Reader, seq: int) -> JournalEntry | None:
-    found = next(iter(reader.seek(seq=seq)), None)
-    return found if found is not None and found.seq == seq else None
-
-
 def _at_position(reader: Reader, position: JournalPosition) -> JournalEntry | None:
     if position.kind is not PositionKind.STEP:
-        return _entry(reader, first_at(reader, position))
+        return entry_at(reader, first_at(reader, position))
     # A step that was not made yet may have been tried.
     return entry_of_step(reader, position.value) or next(reversed(_skips(reader, position.value)), None)
 
@@ -279,7 +232,7 @@ def _skipped_before(reader: Reader, event: Link) -> tuple[Link, ...]:
     step = number_in(event.fields, "step")
     if event.fields.get("type") != "StepCompleted" or step is None:
         return ()
-    return tuple(Link(one.seq, decode_fields(one.event)) for one in _skips(reader, step))
+    return tuple(link_of(one) for one in _skips(reader, step))
 
 
 def _ended(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
@@ -289,7 +242,7 @@ def _ended(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ..
         if until_seq is not None and entry.seq > until_seq:
             break
         if brief(entry.event).type in types:
-            end = Link(entry.seq, decode_fields(entry.event))
+            end = link_of(entry)
             return (*(one for one in causes_of(reader, end) if one.seq > event.seq), end)
     return ()
 
@@ -331,7 +284,7 @@ def _changed_again(reader: Reader, event: Link, before_seq: int) -> bool:
 
 
 def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry | None:
-    query = _until(until_seq) if until_seq is not None else Query()
+    query = until(until_seq) if until_seq is not None else Query()
 
     def first(wanted: Callable[[Brief], bool]) -> JournalEntry | None:
         return next((one for one in backwards(reader, query) if wanted(brief(one.event))), None)
@@ -352,28 +305,14 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry |
     return first(lambda told: told.id == topic and told.type.startswith("Checkpoint"))
 
 
-def causes_of(reader: Reader, event: Link) -> tuple[Link, ...]:
-    """Follow `cause` upwards. A cause must be an earlier event, so the loop ends even in a forged journal."""
-    chain: list[Link] = []
-    at = event
-    while len(chain) < DEPTH_MAX:
-        cause = number_in(at.fields, "cause") or 0
-        entry = _entry(reader, cause) if 0 < cause < at.seq else None
-        if entry is None:
-            break
-        at = Link(entry.seq, decode_fields(entry.event))
-        chain.append(at)
-    return tuple(reversed(chain))
-
-
 def _judged(reader: Reader, event: Link) -> tuple[Link, ...]:
     """Return the newest masks of the cycle that `event` judges, after their causes; empty if it judges none."""
     if event.fields.get("type") not in JUDGE:
         return ()
-    for entry in backwards(reader, _until(event.seq)):
+    for entry in backwards(reader, until(event.seq)):
         if brief(entry.event).name != "OrderActed:MaskUnits":
             continue
-        applied = Link(entry.seq, decode_fields(entry.event))
+        applied = link_of(entry)
         if applied.fields["order"].get("cycle") == event.fields.get("cycle"):
             return (*causes_of(reader, applied), applied)
     return ()
@@ -390,7 +329,7 @@ def _consequences(reader: Reader, of: JournalEntry, until_seq: int | None) -> tu
         looked += 1
         if brief(entry.event).cause in family:
             family.add(entry.seq)
-            found.append(Link(entry.seq, decode_fields(entry.event)))
+            found.append(link_of(entry))
             if len(found) == CONSEQUENCES_MAX:
                 return tuple(found), False
     return tuple(found), looked < SEARCHED_MAX
