@@ -30,8 +30,8 @@ def calm(folder: Path) -> str:
 
 
 def night(folder: Path) -> str:
-    """Two wrong items in the data, a killed trainer, orders."""
-    run = Making(folder, "night", "task_options.trouble=true", _LONG)
+    """A wrong item in the data, a killed trainer, orders."""
+    run = Making(folder, "night", "task_options.trouble=nan", _LONG)
     run.reached(40)
     trainer = run.status().get("trainer") or {}
     if pid := trainer.get("pid"):
@@ -45,7 +45,13 @@ def night(folder: Path) -> str:
     run.reached(100)
     run.ordered("stop", "--reason", "seen enough")
     run.ended()
-    return "night: a NaN, a spike, a killed trainer, a lowered rate, a note, a rollback, a stop"
+    return "night: a NaN, a killed trainer, a lowered rate, a note, a rollback, a stop"
+
+
+def spike(folder: Path) -> str:
+    """One item is minus a thousand times what it was. Its batch comes once: the run has one epoch."""
+    Making(folder, "spike", "task_options.trouble=spike", "task_options.items=6400", "epochs=1").ended()
+    return "spike: an item of minus a thousand times its value"
 
 
 def slow(folder: Path) -> str:
@@ -125,7 +131,7 @@ def full(folder: Path) -> str:
 
 
 RUNS: dict[str, Callable[[Path], str]] = {
-    one.__name__: one for one in (calm, night, slow, flipped, libraries, ranks, grown, pruned, full)
+    one.__name__: one for one in (calm, night, spike, slow, flipped, libraries, ranks, grown, pruned, full)
 }
 
 

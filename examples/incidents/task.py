@@ -1,4 +1,4 @@
-"""A task with trouble: one item of its data is not a number, another is a thousand times too large, and more."""
+"""A task with trouble: one item of its data is not a number, another is minus a thousand times what it was, and more."""
 
 from __future__ import annotations
 
@@ -36,13 +36,14 @@ class Troubled:
         return nn.Sequential(nn.Linear(8, 32), nn.ReLU(), *slot, nn.Linear(32, 4))
 
     def train_data(self, cfg: Any) -> tuple[Tensor, Tensor]:
-        """Return 640 points; if `task_options.trouble` is set, two of them are wrong."""
-        generator = torch.Generator().manual_seed(1)
-        points = torch.randn(ITEMS, 8, generator=generator)
+        """Return `task_options.items` points, 640 by default. `trouble` names one of them that is wrong."""
+        options = cfg.task_options
+        points = torch.randn(int(options.get("items", ITEMS)), 8, generator=torch.Generator().manual_seed(1))
         labels = (points[:, 0] > 0).long() + 2 * (points[:, 1] > 0).long()
-        if cfg.task_options.get("trouble"):
+        if options.get("trouble") == "nan":
             points[NOT_A_NUMBER, 3] = float("nan")
-            points[TOO_LARGE] *= 1000
+        if options.get("trouble") == "spike":
+            points[TOO_LARGE] *= -1000
         return points, labels
 
     def val_data(self, cfg: Any) -> tuple[Tensor, Tensor]:

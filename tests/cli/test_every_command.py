@@ -38,7 +38,6 @@ READING = {
     "state": (),
     "status": (),
     "version": (),
-    "watch": (),
     "why": ("checkpoint",),
 }
 RUN_FIRST = {"diff", "why", "metrics", "plot"}

@@ -91,15 +91,9 @@ def plot(*, arguments: tuple[str, ...], file: Path | None, is_log: bool, as_json
     elif drawn and not as_json:
         _draw(drawn, is_log=is_log)
     if as_json:
-        output.put_json({"panels": [_plain(panel) for panel in drawn]} if file is None else _written(file, drawn))
-
-
-def _plain(panel: Panel) -> dict[str, Any]:
-    return {"title": panel.title, "curves": [curve._asdict() for curve in panel.curves]}
-
-
-def _written(file: Path, drawn: Sequence[Panel]) -> dict[str, Any]:
-    return {"file": str(file), "titles": [panel.title for panel in drawn]}
+        points = [{"title": one.title, "curves": [curve._asdict() for curve in one.curves]} for one in drawn]
+        written = {"file": str(file), "titles": [one.title for one in drawn]}
+        output.put_json(written if drawn and file is not None else {"panels": points})
 
 
 def _curves(journal: Path) -> dict[str, Points]:

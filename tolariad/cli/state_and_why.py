@@ -95,8 +95,8 @@ def why(
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or a word.
 
     Words for the course of the run: restart, pause, resume, stop, end, completion, phase, checkpoint, rejected, rerun,
-    rollback. Words for troubles: death, hang, failure, freeze, spike, skip, nan, slow, violation, conservative, memory.
-    Words for changes: lr, stage, hyperparameters, strategy, seed, prune, compaction.
+    rollback. Words for troubles: death, hang, failure, freeze, spike, skip, nan, slow, rank, violation, conservative,
+    memory. Words for changes: lr, stage, hyperparameters, strategy, seed, prune, compaction.
 
     If several events fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of
     this slot.

@@ -75,11 +75,15 @@ def _climbs_from(before: Sequence[Step], norm: float | None) -> int | None:
 def _back_at(after: Sequence[Step], loss: float, norm: float | None) -> int | None:
     # A loss may have either sign: a quarter of its size above it is the margin.
     highest = loss + (_BACK - 1) * abs(loss)
+
+    def is_back(some: Sequence[Step]) -> bool:
+        is_low = norm is None or _median([one.grad_norm for one in some]) <= _BACK * norm
+        return is_low and _median([one.loss for one in some]) <= highest
+
     for at in range(len(after) - _BACK_STEPS + 1):
-        some = after[at : at + _BACK_STEPS]
-        is_low = _median([one.loss for one in some]) <= highest
-        if is_low and (norm is None or _median([one.grad_norm for one in some]) <= _BACK * norm):
-            return some[0].step
+        # The first of them is the answer, so it is back itself.
+        if is_back(after[at : at + 1]) and is_back(after[at : at + _BACK_STEPS]):
+            return after[at].step
     return None
 
 

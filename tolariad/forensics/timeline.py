@@ -58,14 +58,15 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
         """Return whether it is of this type.
 
         `Type:word`: of this type, with that reason or finding, or of that slot. `Type:resumed`: with a checkpoint that
-        it went on from. `Type:ranked`: of one of several ranks. `Type:Order` and `Type:Order:slot`: of an event with a
-        boundary order.
+        it went on from after an end, and not within a rollback. `Type:ranked`: of one of several ranks. `Type:Order`
+        and `Type:Order:slot`: of an event with a boundary order.
         """
         name, _, word = kind.partition(":")
         if self.order is not None:
             of, _, slot = word.partition(":")
             return self.type == name and of in ("", self.order.type) and slot in ("", self.order.slot)
-        fits = word in ("", self.reason, self.finding, self.slot) or (word == "resumed" and bool(self.checkpoint))
+        fits = word in ("", self.reason, self.finding, self.slot)
+        fits = fits or (word == "resumed" and bool(self.checkpoint) and not self.cause)
         fits = fits or (word == "ranked" and bool(self.rank or self.ranks))
         return self.type == name and fits
 

@@ -99,13 +99,14 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
         raise NoAnswer(_nothing(topic, by_then=until_seq is not None) + _instead(reader, topic, until_seq))
     event = link_of(entry)
     timed = entry_at(reader, fates.timed) if fates is not None else None
+    causes = (*_judged(reader, event), *causes_of(reader, event))
     consequences, complete = _consequences(reader, entry, until_seq)
     verified = _first_step_with(reader, event, until_seq)
     return Answer(
         topic=topic,
         event=event,
-        causes=(*_judged(reader, event), *causes_of(reader, event)),
-        after=ended_before(reader, event),
+        causes=causes,
+        after=ended_before(reader, event) if not causes else (),
         consequences=(*consequences, *verified),
         searched_all=complete,
         skipped=_skipped_before(reader, event),
