@@ -1,4 +1,4 @@
-"""A task with trouble: one item of its data is not a number, another is minus a thousand times what it was, and more."""
+"""A task with trouble: an item of its data that is not a number, one that is far too large, and more."""
 
 from __future__ import annotations
 
