@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shutil
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from click.testing import CliRunner
 
 from tests.cli.hostile import make, real_events
 from tests.cli.stored import record
+from tests.descriptors import opened
 from tests.waiting import within
 from tolariad.cli.errors import translated
 from tolariad.cli.tolaria import tolaria
@@ -68,16 +68,6 @@ COMMANDS = [
 CODES = {0, 1, 2, 3, 4}
 
 
-def opened() -> set[tuple[str, str]]:
-    """Return the descriptors of this process, and what each one is of."""
-    found = set()
-    for path in Path("/proc/self/fd").iterdir():
-        # The one by which the folder is listed is gone here.
-        with contextlib.suppress(OSError):
-            found.add((path.name, str(path.readlink())))
-    return found
-
-
 def wrong_with(arguments: list[str]) -> str:
     """Run one command in this process. Return what is wrong with its end, or ""."""
     before = opened()
@@ -98,7 +88,7 @@ def wrong_with(arguments: list[str]) -> str:
     if raw:
         return f"printed {raw}"
     # A server of the test, in this process, closes its end a moment later.
-    return "" if within(5.0, lambda: opened() <= before) else f"left {opened() - before} open"
+    return "" if within(5.0, lambda: not opened() - before) else f"left {opened() - before} open"
 
 
 @pytest.fixture(scope="module")

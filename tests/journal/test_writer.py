@@ -24,6 +24,7 @@ from journal import (
     Verdict,
     verify,
 )
+from tests.descriptors import opened
 from tests.journal.make import BOOT, CONTEXT, RUN, MemoryFiles, begin, commit, entries, event, numbered, read_all
 
 SEGMENT = 65_536
@@ -186,7 +187,7 @@ def test_no_descriptor_is_left_open(folder):
     with begin(Journal.open(folder, segment_bytes=SEGMENT)) as journal:
         for n in range(100):
             commit(journal, [event(n)])
-    before = len(names(Path("/proc/self/fd")))
+    before = opened()
 
     for _ in range(10):
         with Journal.open(folder, segment_bytes=SEGMENT) as journal:
@@ -200,7 +201,7 @@ def test_no_descriptor_is_left_open(folder):
             list(reader.captures())
         verify(folder)
 
-    assert len(names(Path("/proc/self/fd"))) == before
+    assert not opened() - before
 
 
 def test_a_long_journal_needs_few_descriptors(folder):
