@@ -8,7 +8,7 @@ import pytest
 from journal import Reader
 from tests.forensics.differences.written import events_of_a_run, step_at, write
 from tolariad.core import messages as m
-from tolariad.forensics.differences.contexts import Part
+from tolariad.forensics.differences.contexts import Part, flattened
 from tolariad.forensics.differences.moments import between
 
 
@@ -86,3 +86,10 @@ def test_any_library_of_another_version_is_a_condition(events, tmp_path, before,
 
     assert [(one.name, one.a, one.b) for one in found.context if one.part is Part.LIBRARIES] == told
     assert all(one.matters for one in found.context if one.part is Part.LIBRARIES)
+
+
+def test_a_map_that_has_lost_its_keys_differs_by_them_alone():
+    """Not by itself as well. A value is found by its dotted key."""
+    assert flattened('{"tolaria": {"a": {"b": 1, "c": {}}, "d": null}}') == {"a.b": 1, "d": None}
+    assert flattened('{"tolaria": {"a": {}}}') == {}
+    assert flattened("no JSON") == {"*": "no JSON"}

@@ -110,7 +110,8 @@ def flattened(config: str) -> dict[str, Any]:
 
 def _flatten(given: Mapping[str, Any], prefix: str, into: dict[str, Any]) -> None:
     for name, value in given.items():
-        if isinstance(value, dict) and value:
+        # A map without keys is the same as none.
+        if isinstance(value, dict):
             _flatten(value, f"{prefix}{name}.", into)
         else:
             into[f"{prefix}{name}"] = value
