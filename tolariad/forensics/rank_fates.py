@@ -11,7 +11,7 @@ import msgspec
 from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.core.calc.steps.table import is_step
-from tolariad.forensics.timeline import brief, decode_fields, number_in
+from tolariad.forensics.timeline import brief, decode_fields, number_in, up_to
 
 _MEASURED: Final = "BudgetsMeasured"
 _TROUBLES: Final = {
@@ -70,9 +70,7 @@ def fates_of(reader: Reader, until_seq: int | None) -> Fates:
 
 
 def _events(reader: Reader, until_seq: int | None) -> Iterator[JournalEntry]:
-    for entry in reader.seek(seq=1):
-        if until_seq is not None and entry.seq > until_seq:
-            return
+    for entry in up_to(reader.seek(seq=1), until_seq):
         if is_step(bytes(entry.event)):
             continue
         told = brief(entry.event)

@@ -215,11 +215,17 @@ def forwards(reader: Reader, query: Query) -> Iterator[JournalEntry]:
 def _matching(
     entries: Iterable[JournalEntry], last: int | None, wanted: Callable[[JournalEntry], bool]
 ) -> Iterator[JournalEntry]:
+    yield from (entry for entry in up_to(entries, last) if wanted(entry))
+
+
+def up_to(entries: Iterable[JournalEntry], last: int | None) -> Iterator[JournalEntry]:
+    """Yield the entries up to this number, or all. What comes after it is not read: it may be damaged."""
     for entry in entries:
         if last is not None and entry.seq > last:
             return
-        if wanted(entry):
-            yield entry
+        yield entry
+        if last is not None and entry.seq == last:
+            return
 
 
 def backwards(reader: Reader, query: Query) -> Iterator[JournalEntry]:

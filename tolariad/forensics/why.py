@@ -40,6 +40,7 @@ from tolariad.forensics.timeline import (
     entry_of_step,
     first_at,
     number_in,
+    up_to,
 )
 from tolariad.forensics.topics import ENDED_BY, JUDGE, NEVER, TOPICS
 
@@ -122,9 +123,7 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
     """Return the first of the slower steps, with their times as `slower`, and what happened before it."""
     times = StepTimes()
     timed: Link | None = None
-    for entry in reader.seek(seq=1):
-        if until_seq is not None and entry.seq > until_seq:
-            break
+    for entry in up_to(reader.seek(seq=1), until_seq):
         if is_step(raw := bytes(entry.event)):
             times.take(raw)
         elif brief(entry.event).type == _MEASURED and (fields := decode_fields(entry.event)).get("ranks"):
@@ -166,9 +165,7 @@ def happened(reader: Reader, until_seq: int | None = None) -> dict[str, Link]:
     for kind in kinds:
         of_type.setdefault(kind.partition(":")[0], []).append(kind)
     times = StepTimes()
-    for entry in reader.seek(seq=1):
-        if until_seq is not None and entry.seq > until_seq:
-            break
+    for entry in up_to(reader.seek(seq=1), until_seq):
         if is_step(raw := bytes(entry.event)):
             times.take(raw)
             continue
@@ -239,9 +236,9 @@ def _skipped_before(reader: Reader, event: Link) -> tuple[Link, ...]:
 def _ended(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
     """Return the event that ended what `event` began, after its causes; empty if it lasts."""
     types = ENDED_BY.get(str(event.fields.get("type")), ())
-    for entry in reader.seek(seq=event.seq + 1) if types else ():
-        if until_seq is not None and entry.seq > until_seq:
-            break
+    if not types or event.seq == until_seq:
+        return ()
+    for entry in up_to(reader.seek(seq=event.seq + 1), until_seq):
         if brief(entry.event).type in types:
             end = link_of(entry)
             return (*(one for one in causes_of(reader, end) if one.seq > event.seq), end)
@@ -324,9 +321,9 @@ def _consequences(reader: Reader, of: JournalEntry, until_seq: int | None) -> tu
     family = {of.seq}
     found: list[Link] = []
     looked = 0
-    for entry in islice(reader.seek(seq=of.seq + 1), SEARCHED_MAX):
-        if until_seq is not None and entry.seq > until_seq:
-            return tuple(found), True
+    if until_seq is not None and until_seq <= of.seq:
+        return (), True
+    for entry in up_to(islice(reader.seek(seq=of.seq + 1), SEARCHED_MAX), until_seq):
         looked += 1
         if brief(entry.event).cause in family:
             family.add(entry.seq)
