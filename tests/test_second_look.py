@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
-from tests import own_place
+from tests import inner_session
 
-CONFTEST = """
-from tests import own_place, second_look, workers
-own_place.settle()
-def pytest_addoption(parser):
-    workers.add_option(parser)
-    second_look.add_option(parser)
-def pytest_configure(config):
-    config.pluginmanager.register(workers)
-    config.pluginmanager.register(second_look)
-def pytest_unconfigure():
-    own_place.leave()
-"""
 TESTS = """
 import os, pathlib, pytest
 HERE = pathlib.Path(__file__).parent
@@ -47,19 +33,7 @@ def test_bad():
 @pytest.fixture
 def session(tmp_path):
     """Run these tests in a folder, and return the exit code and what was printed. `bad`: one of them always fails."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:xdist\n")
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-    (tmp_path / "test_races.py").write_text(TESTS)
-
-    def run(*arguments: str) -> tuple[int, str]:
-        command = [sys.executable, "-m", "pytest", "-ra", *arguments, "test_races.py"]
-        environment = os.environ | {"PYTHONPATH": str(own_place.ROOT)}
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=120, check=False, cwd=tmp_path, env=environment
-        )
-        return ended.returncode, ended.stdout + ended.stderr
-
-    return run
+    return partial(inner_session.session, tmp_path, races=TESTS)
 
 
 def test_failures_that_pass_alone_are_printed_and_pass(session):

@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
+from functools import partial
 
 import pytest
 
-CONFTEST = """
-from tests import own_place, workers
-own_place.settle()
-def pytest_addoption(parser):
-    workers.add_option(parser)
-def pytest_configure(config):
-    config.pluginmanager.register(workers)
-def pytest_unconfigure():
-    own_place.leave()
-"""
+from tests import inner_session
+
 GOOD = """
 import os, pytest, sys, warnings
 @pytest.fixture(scope="module")
@@ -50,17 +41,7 @@ def test_after():
 @pytest.fixture
 def session(tmp_path):
     """Run pytest in a folder with these files, and return its exit code and what it printed."""
-    (tmp_path / "pytest.ini").write_text("[pytest]\n")
-    (tmp_path / "conftest.py").write_text(CONFTEST)
-
-    def run(*arguments: str, **files: str) -> tuple[int, str]:
-        for name, text in files.items():
-            (tmp_path / f"test_{name}.py").write_text(text)
-        command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--durations=5", "-ra", *arguments, str(tmp_path)]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-        return ended.returncode, ended.stdout + ended.stderr
-
-    return run
+    return partial(inner_session.session, tmp_path)
 
 
 def test_every_test_is_reported_once_also_after_a_fork_has_died(session, tmp_path):

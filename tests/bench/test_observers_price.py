@@ -1,17 +1,24 @@
-"""The price of those that look at a run: a bus, a follower to TensorBoard and a scrape each second, or nobody.
+"""The price of those that look at a run: a bus, a follower to TensorBoard, a scrape each second and a watch, or nobody.
 
 OBSERVED_PAIRS (5) is the number of blocks in each process, OBSERVED_PROCESSES (2) that of processes of each kind, which
-take turns. A step has 20 ms. Nothing is judged here. Without redis-server the bus is an address where nobody answers.
+take turns. A step has 20 ms. Nothing is judged here. Without redis-server the bus is an address where nobody answers;
+without textual the watch prints a line a second.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import pty
+import select
 import shutil
 import signal
 import socket
 import statistics
+import struct
+import sys
+import termios
 import threading
 import time
 from collections.abc import Iterator
@@ -34,6 +41,7 @@ PAIRS = int(os.environ.get("OBSERVED_PAIRS", "5"))
 PROCESSES = int(os.environ.get("OBSERVED_PROCESSES", "2"))
 TURNS = 20_000
 LONG = next(one for one in SCENARIOS if one.model == "deep")
+_TOLARIA = "from tolariad.cli.tolaria import main; main()"
 KINDS = ("nobody", "all", "all, the bus stopped")
 __all__ = ["run_folder"]
 
@@ -53,6 +61,45 @@ def scraped(path: Path) -> Iterator[None]:
                     pass
 
     thread = threading.Thread(target=scrape)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@contextlib.contextmanager
+def watched(folder: Path) -> Iterator[None]:
+    """Show the run on a terminal of 80x24, from the moment when it has a page of metrics."""
+    over = threading.Event()
+
+    def watch() -> None:
+        while not (folder / "metrics.sock").exists():
+            if over.wait(0.05):
+                return
+        pid, terminal = pty.fork()
+        if pid == 0:
+            os.environ |= {"TERM": "xterm-256color", "LINES": "24", "COLUMNS": "80"}
+            os.execv(sys.executable, [sys.executable, "-c", _TOLARIA, "watch", str(folder)])
+        fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("4H", 24, 80, 0, 0))
+        begun, drawn = time.monotonic(), 0
+        with contextlib.suppress(OSError):  # the screen is gone
+            while True:
+                if select.select([terminal], [], [], 0.2)[0]:
+                    drawn += len(os.read(terminal, 1 << 16))
+                elif over.is_set():
+                    # A key that is pressed before anybody reads may be lost.
+                    os.write(terminal, b"q")
+        _, _, used = os.wait4(pid, 0)
+        took = time.monotonic() - begun
+        share = (used.ru_utime + used.ru_stime) / took
+        print(
+            f"  the watch: {drawn / took / 1000:.1f} kB/s, {share:.1%} of a core over {took:.0f} s, its start included"
+        )
+        os.close(terminal)
+
+    thread = threading.Thread(target=watch)
     thread.start()
     try:
         yield
@@ -114,7 +161,7 @@ def observed(kind: str, folder: Path, aside: Path, seed: int) -> list[price_tabl
     if kind == "nobody":
         return measured(LONG, folder, ["bare"], seed, pairs=PAIRS)
     aside.mkdir(parents=True)
-    with bus(aside, stopped="stopped" in kind) as url, scraped(folder / "metrics.sock"):
+    with bus(aside, stopped="stopped" in kind) as url, scraped(folder / "metrics.sock"), watched(folder):
         more = (f"telemetry.bus_url={url}", "follow=[{to: tensorboard}]")
         return measured(LONG, folder, ["bare"], seed, *more, pairs=PAIRS)
 

@@ -47,6 +47,7 @@ OURS = (
     "tolariad.trainer.process.lifelines",
     # Of a rank that a daemon starts.
     "tolariad.library.grouped",
+    "tolariad.trainer.ranks.leaf_steps",
     "tolariad.trainer.ranks.shared",
 )
 RESTART_S = 0.05

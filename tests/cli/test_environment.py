@@ -28,3 +28,6 @@ def test_check_says_the_whole_batch_of_several_ranks(tolariad, monkeypatch):
     monkeypatch.setattr(checking, "_costs", lambda _: COSTS)
     _, words, _ = tolariad("check", "--task", "digits", "--set", "parallel.ranks=3", "--set", "accumulate=2")
     assert "batches of 32, 2 of them a step on each of 3 ranks: 192 samples a step in all\n" in words
+    exact = ("--set", "parallel.ranks=3", "--set", "parallel.exact=true", "--set", "parallel.leaves=4")
+    _, words, _ = tolariad("check", "--task", "digits", *exact)
+    assert "batches of 32, 4 of them a step on 3 ranks, added in their order: 128 samples a step\n" in words

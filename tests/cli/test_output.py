@@ -6,7 +6,8 @@ import io
 
 import pytest
 
-from tolariad.cli.output import colours_wanted, counted, duration, note, number, painted, put, size
+from tolariad.cli.output import colours_wanted, counted, duration, note, number, painted, put, size, table
+from tolariad.cli.wrapping import width
 
 
 @pytest.mark.parametrize(
@@ -78,3 +79,13 @@ def test_what_is_put_keeps_its_colours_and_nothing_else_that_a_terminal_obeys(ca
 
     assert said.out == "\x1b[31ma\x1b[0m\\x1b[2J\\x1b]0;title\\x07\\x9b31m\\u202e\\r\tb\nc\n"
     assert said.err == "\\u2066\\x1b[5m\n"
+
+
+@pytest.mark.parametrize("name", ["ascii", "日本語", "한글 ab", "e\u0301te\u0301", "🙂🙂", "\u200bzero"])
+def test_the_columns_of_a_table_stand_under_each_other(name):
+    """Counted as a terminal draws them: a Chinese character takes two columns, a combining accent none."""
+    rows = [("NAME", "STEP"), (name, "7"), ("a long name", "123456")]
+    left, right = list(table(rows)), list(table(rows, numbers=(0, 1)))
+
+    assert {width(line[: line.rindex(row[1])]) for line, row in zip(left, rows, strict=True)} == {13}
+    assert {width(line) for line in right} == {19}

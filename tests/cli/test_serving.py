@@ -8,10 +8,12 @@ import threading
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import pytest
 
 from tests.control.fakes import Recorder
+from tests.waiting import wait_for
 from tolariad.cli import serving
 from tolariad.daemon.metrics import EarlierTotals, MetricsServer
 from tolariad.daemon.metrics_page import Facts
@@ -83,3 +85,63 @@ def test_an_address_that_cannot_be_served_is_said(tolaria):
         said = tolaria("metrics", "--serve", f"127.0.0.1:{taken.getsockname()[1]}")
     assert (said.code, "cannot be served" in said.err) == (1, True)
     assert tolaria("metrics", "mine", "--serve", "127.0.0.1:0").code == 2
+
+
+def test_a_client_that_goes_away_leaves_no_traceback(monkeypatch, capfd):
+    """Before it has read the page; a fault of ours is one line."""
+    asked, gone = threading.Event(), threading.Event()
+
+    def page() -> str:
+        asked.set()
+        assert gone.wait(120)
+        return "x" * 50_000_000
+
+    monkeypatch.setattr(serving, "node_page", page)
+    with served() as url:
+        with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as client:
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            assert asked.wait(120)
+        monkeypatch.setattr(serving, "node_page", lambda: 1 / 0)
+        monkeypatch.setattr(serving, "_PAGE_S", -1.0)
+        gone.set()
+        with pytest.raises(OSError, match=r"closed|reset|without"):
+            got(f"{url}/metrics")
+    said = capfd.readouterr().err
+
+    assert "Traceback" not in said
+    assert said.splitlines() == ["the page could not be made: division by zero"]
+
+
+def test_clients_that_ask_at_once_share_a_page(monkeypatch):
+    """Each gets a page that was begun after it asked."""
+    begun, first, go, ticks = [], threading.Event(), threading.Event(), []
+
+    def monotonic() -> float:
+        ticks.append(1)
+        return float(len(ticks))
+
+    def page() -> str:
+        begun.append(1)
+        first.set()
+        assert go.wait(120)
+        return f"page {len(begun)}"
+
+    monkeypatch.setattr(serving, "node_page", page)
+    monkeypatch.setattr(serving, "_PAGE_S", 0.0)
+    monkeypatch.setattr(serving, "time", SimpleNamespace(monotonic=monotonic))
+    node = serving.NodePage()
+    early = threading.Thread(target=node.text)
+    early.start()
+    assert first.wait(120)
+    later = []
+    threads = [threading.Thread(target=lambda: later.append(node.text())) for _ in range(20)]
+    for thread in threads:
+        thread.start()
+    # The first one has looked at the clock twice.
+    wait_for(lambda: len(ticks) == 2 + len(threads))
+    go.set()
+    for thread in (early, *threads):
+        thread.join()
+
+    assert later == [b"page 2"] * 20
+    assert len(begun) == 2

@@ -63,6 +63,7 @@ async def test_a_follower_without_its_package_is_said_once(run_dir, monkeypatch,
 async def test_one_that_does_not_end_is_killed(run_dir, tmp_path, monkeypatch, caplog):
     """The daemon's end waits for a stated time, and says what copies the rest."""
     monkeypatch.setattr("tolariad.daemon.followers._END_S", 0.2)
+    monkeypatch.setattr("tolariad.daemon.followers._SAY_S", 0.1)
     followers = Followers([Follow(to="tensorboard", uri=str(tmp_path / "out"))], run_dir)
     (one,) = followers._all
     one._command = ("/bin/sleep", "1000")
@@ -71,6 +72,7 @@ async def test_one_that_does_not_end_is_killed(run_dir, tmp_path, monkeypatch, c
     followers.close()
 
     assert process.returncode == -9
+    assert "The followers to tensorboard still copy the end of the run" in caplog.text
     assert "tolaria follow" in caplog.text
     with pytest.raises(ProcessLookupError):
         os.kill(process.pid, 0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import math
 import re
 import socket
+import sys
 import threading
 import time
 
@@ -15,11 +17,14 @@ from msgspec.structs import replace
 
 from tests.control.fakes import Recorder
 from tests.core.simulate import World, until
+from tests.fake_nvml import GIB, NVMLError, nvml
 from tests.followers.recording import went_back, write_journal
-from tolariad.control.replies import RanksStatus, RankStatus
+from tests.waiting import becomes_true
+from tolariad.control.replies import RanksStatus, RankStatus, ReceiverStatus
 from tolariad.core import messages as m
 from tolariad.core.calc.settings.reading import read_settings
 from tolariad.core.calc.settings.rules import check
+from tolariad.daemon.gpu_figures import GpuReader
 from tolariad.daemon.metrics import METRICS_NAME, EarlierTotals, MetricsServer
 from tolariad.daemon.metrics_page import Facts, families
 from tolariad.telemetry.exposition import Family, Sample, histogram, text
@@ -100,6 +105,70 @@ def test_each_rank_has_its_times_and_whether_its_process_runs(facts):
         'tolaria_rank_alive{rank="0"} 1',
         'tolaria_rank_alive{rank="1"} 0',
     ]
+
+
+def test_what_becomes_of_telemetry_is_counted_for_each_receiver(facts):
+    """Sent, dropped and thinned messages are one counter with two labels; those that wait are a gauge."""
+    bus = ReceiverStatus(to="telemetry.bus", waiting=2, sent=30, dropped=4, thinned=5, why='it is "full"')
+    mail = ReceiverStatus(to="notify.command", waiting=0, sent=1, dropped=0, thinned=0)
+    facts = replace(facts, totals=None)
+    page = text(families(replace(facts, status=replace(facts.status, receivers=(bus, mail)))), {})
+
+    assert "tolaria_telemetry" not in text(families(facts), {})
+    assert names_in(page)["tolaria_telemetry_messages_total"] == "counter"
+    assert [line for line in page.splitlines() if line.startswith("tolaria_telemetry")] == [
+        'tolaria_telemetry_messages_total{receiver="telemetry.bus",outcome="sent"} 30',
+        'tolaria_telemetry_messages_total{receiver="telemetry.bus",outcome="dropped"} 4',
+        'tolaria_telemetry_messages_total{receiver="telemetry.bus",outcome="thinned"} 5',
+        'tolaria_telemetry_messages_total{receiver="notify.command",outcome="sent"} 1',
+        'tolaria_telemetry_messages_total{receiver="notify.command",outcome="dropped"} 0',
+        'tolaria_telemetry_messages_total{receiver="notify.command",outcome="thinned"} 0',
+        'tolaria_telemetry_waiting{receiver="telemetry.bus"} 2',
+        'tolaria_telemetry_waiting{receiver="notify.command"} 0',
+    ]
+
+
+@pytest.mark.parametrize(("celsius", "lines"), [(47, 4), (NVMLError, 3)])
+def test_the_gpu_of_the_trainer_has_its_figures(facts, monkeypatch, celsius, lines):
+    """By NVML, for the device that the trainer has reported. A figure that the device lacks has no line."""
+    monkeypatch.setitem(sys.modules, "pynvml", nvml(nvmlDeviceGetTemperature=celsius))
+    found = GpuReader().read("cuda:1")
+    page = text(families(replace(facts, totals=None, gpu=found)), {})
+
+    assert [line for line in page.splitlines() if line.startswith("tolaria_gpu")] == [
+        f'tolaria_gpu_memory_used_bytes{{device="cuda:1"}} {20 * GIB}',
+        f'tolaria_gpu_memory_bytes{{device="cuda:1"}} {40 * GIB}',
+        'tolaria_gpu_utilization_ratio{device="cuda:1"} 0.93',
+        'tolaria_gpu_temperature_celsius{device="cuda:1"} 47',
+    ][:lines]
+
+
+@pytest.mark.parametrize("module", [None, nvml(nvmlInit=NVMLError)], ids=["no package", "no driver"])
+def test_without_figures_of_a_gpu_the_page_is_as_before(facts, monkeypatch, module):
+    """No package, no driver, and a run on a processor."""
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+
+    assert GpuReader().read("cuda") is None
+    assert GpuReader().read("cpu") is None
+    assert GpuReader().read("") is None
+
+
+def test_a_driver_that_hangs_holds_up_one_page(monkeypatch):
+    """While one read is under way, the next page is made without figures."""
+    hangs, asked = threading.Event(), threading.Event()
+    module = nvml()
+    answer = module.nvmlDeviceGetMemoryInfo
+    module.nvmlDeviceGetMemoryInfo = lambda handle: (asked.set(), hangs.wait(120), answer(handle))[2]
+    monkeypatch.setitem(sys.modules, "pynvml", module)
+    reader, found = GpuReader(), []
+    thread = threading.Thread(target=lambda: found.append(reader.read("cuda")))
+    thread.start()
+    assert asked.wait(120)
+    assert reader.read("cuda") is None
+    hangs.set()
+    thread.join()
+
+    assert found[0].total == 80 * GIB
 
 
 def test_counters_of_two_lives_add_up_to_those_of_one():
@@ -199,6 +268,57 @@ async def test_a_page_that_takes_long_does_not_stop_the_loop(server, facts):
     lock.set()
 
     assert b"tolaria_step{" in await answer
+
+
+async def test_clients_that_do_not_read_are_let_go(server, monkeypatch):
+    """A page that does not fit a socket's buffer, and nobody takes it: the connection ends after the time."""
+    monkeypatch.setattr("tolariad.daemon.metrics._REQUEST_S", 0.2)
+    server._rendered = lambda _: "x" * 10_000_000
+    path = str(server._run_dir / METRICS_NAME)
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+        client.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert await becomes_true(lambda: server._answers)
+        assert await becomes_true(lambda: not server._answers)
+        client.settimeout(60)
+        size = 0
+        while piece := await asyncio.to_thread(client.recv, 1 << 20):
+            size += len(piece)
+    assert size < 10_000_000
+
+
+async def test_more_clients_than_there_is_room_for_are_turned_away(server, monkeypatch):
+    """They hold no descriptor of the recorder; the others are served."""
+    monkeypatch.setattr("tolariad.daemon.metrics._CLIENTS_MAX", 3)
+    path = str(server._run_dir / METRICS_NAME)
+    with contextlib.ExitStack() as stack:
+        silent = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(6)]
+        for one in silent:
+            one.connect(path)
+        assert await becomes_true(lambda: len(server._answers) == 3)
+        for one in silent[3:]:
+            one.settimeout(60)
+            assert await asyncio.to_thread(one.recv, 1) == b""
+        silent[0].sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        assert (await asyncio.to_thread(silent[0].recv, 4096)).startswith(b"HTTP/1.1 200")
+
+
+async def test_many_who_ask_get_the_same_page(server, facts):
+    """However many there are, five pages a second are made at most; a later one shows what is new."""
+    made = []
+    server._facts = lambda: (made.append(1), facts)[1]
+    begun = time.monotonic()
+    pages = await asyncio.gather(*(server.page() for _ in range(200)))
+    for _ in range(20):
+        pages.append(await server.page())
+    took = time.monotonic() - begun
+
+    assert len(made) <= 1 + took / 0.2
+    assert set(pages) == {pages[0]}
+    server._facts = lambda: replace(facts, memory=123_456)
+    server._made_s = -math.inf
+    assert "tolaria_memory_usage_bytes" in await server.page()
+    assert "123456" in await server.page()
 
 
 async def test_an_address_that_is_taken_is_said_and_the_run_goes_on(server, caplog):

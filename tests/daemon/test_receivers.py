@@ -94,6 +94,32 @@ async def test_conservative_mode_thins_the_bus_and_not_the_notifications(tmp_pat
     assert counts == {"notify.command": (20, 0), "telemetry.bus": (44, 36)}
 
 
+async def test_a_defect_of_a_receiver_is_said_once(tmp_path, monkeypatch, caplog):
+    """The recorder's thread goes on; a defect that comes with each step does not fill the log."""
+    monkeypatch.setattr("tolariad.daemon.receivers._END_S", 0.01)
+    receivers = Receivers(tmp_path, bytes(16))
+    receivers.configure(Settings(telemetry=Telemetry(bus_url="unix:///nowhere")))
+    turn = Published(RunState(), ((1, m.RunFrozen(why="x")),), (), None)
+
+    def failing(why: str):
+        def message_of(*_: object, **__: object):
+            raise ValueError(why)
+
+        return message_of
+
+    for why in ("one", "one", "two"):
+        monkeypatch.setattr("tolariad.daemon.receivers.message_of", failing(why))
+        receivers.publish(turn)
+    monkeypatch.undo()
+    receivers.publish(turn)
+    (counts,) = receivers.status()
+    await receivers.close()
+
+    assert caplog.text.count("Telemetry could not be queued; the run is not affected") == 2
+    assert "cost of a turn" not in caplog.text
+    assert counts.waiting == 1
+
+
 def test_a_reload_changes_the_command(start, run_dir, tmp_path):
     """The events after it go to the new one; the status has the counts of each."""
     file, one, two = (tmp_path / name for name in ("run.yaml", "one", "two"))

@@ -56,7 +56,11 @@ MpiDefault=none
 ReturnToService=2
 KillWait=60
 NodeName={host} NodeAddr=127.0.0.1 CPUs={cores} State=UNKNOWN
-PartitionName=p Nodes={host} Default=YES MaxTime=INFINITE State=UP
+# A job in `urgent` preempts those in `p`, which are queued again.
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+PartitionName=p Nodes={host} Default=YES MaxTime=INFINITE State=UP PriorityTier=1
+PartitionName=urgent Nodes={host} MaxTime=INFINITE State=UP PriorityTier=2 PreemptMode=OFF
 """
 
 
@@ -76,7 +80,8 @@ class Slurm:
         text = CONFIGURATION.format(folder=folder, controller=ports[0], node=ports[1], **given)
         (folder / "slurm.conf").write_text(text)
         # Nothing here asks for control groups, and newer versions refuse a machine that mounts both kinds of them.
-        (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n")
+        # Older ones do not know the word, and look for a plugin of that name.
+        (folder / "cgroup.conf").write_text("CgroupPlugin=disabled\n" if _version() >= (23, 11) else "")
         for name in ("state", "spool", "x"):
             (folder / name).mkdir(mode=0o700)
         own = {"SLURM_CONF": str(folder / "slurm.conf"), "XDG_RUNTIME_DIR": str(folder / "x")}
@@ -137,6 +142,11 @@ class Slurm:
         """Return the output of all starts of a job."""
         file = self.folder / f"{job}.out"
         return file.read_text() if file.exists() else ""
+
+
+def _version() -> tuple[int, ...]:
+    said = subprocess.run(["slurmd", "-V"], capture_output=True, text=True, check=True, timeout=60).stdout
+    return tuple(int(one) for one in said.split()[-1].split(".")[:2])
 
 
 def _free_port() -> int:

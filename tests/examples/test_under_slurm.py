@@ -30,10 +30,10 @@ def slurm(tmp_path):
 @pytest.fixture
 def begin(slurm, tmp_path):
     """Submit the example, and wait until it has trained. Return the job's id and the run's folder."""
-    (tmp_path / "my.yaml").write_text(CONFIG)
     run = tmp_path / "run"
 
-    def submit(*options: str) -> str:
+    def submit(*options: str, config: str = CONFIG) -> str:
+        (tmp_path / "my.yaml").write_text(config)
         job = slurm.submit(*options, config=tmp_path / "my.yaml", run=run)
         slurm.until(job, lambda: trained(run))
         return job
@@ -113,3 +113,27 @@ def test_a_cancelled_job_stops_with_a_checkpoint_and_is_not_queued_again(slurm, 
     assert [one.step for one in of_type(run, m.CheckpointCommitted)][-1] == stopped.step
     assert "queueing the job again" not in slurm.said(job)
     assert of_type(run, m.TrainerDied) == []
+
+
+def test_a_job_of_two_ranks_is_preempted_queued_again_and_goes_on(slurm, begin):
+    """A job that is more urgent takes the node: the run stops with a checkpoint, and goes on when the node is free.
+
+    One task of Slurm's is the daemon, which starts the ranks. No step is made twice, and no rank is lost.
+    """
+    submit, run = begin
+    job = submit(config=CONFIG.replace("{task:", "{parallel: {ranks: 2}, torch_threads: 1, task:"))
+    urgent = slurm.call("sbatch", "--parsable", "--partition=urgent", "--exclusive", "--wrap=sleep 1")
+    slurm.ends(urgent, "COMPLETED")
+    slurm.until(job, lambda: len(of_type(run, m.DaemonStarted)) > 1)
+    first = of_type(run, m.RunStopped)[0]
+    slurm.until(job, lambda: of_type(run, m.StepCompleted)[-1].step > first.step + 5)
+    assert tolaria(run, "stop", "--reason", "enough").returncode == 0
+    slurm.ends(job, "COMPLETED")
+
+    assert slurm.show(job, "Restarts") != "0"
+    asked, *_ = of_type(run, m.StopRequested)
+    steps = [one.step for one in of_type(run, m.StepCompleted)]
+    assert asked.signal == "SIGTERM"
+    assert [one.step for one in of_type(run, m.CheckpointCommitted) if one.step == first.step]
+    assert steps == list(range(1, len(steps) + 1))
+    assert (of_type(run, m.RerunBegun), of_type(run, m.TrainerDied)) == ([], [])

@@ -111,13 +111,21 @@ def test_a_tasks_metric_keeps_its_name_unless_it_is_taken():
     """A step that does not have a metric does not write it."""
     world = until(World(0), 3)
     translator = Translator(world.state)
-    translator.take(m.MetricsNamed(names=("acc", "epoch", "val/x")))
+    translator.take(m.MetricsNamed(names=("acc", "epoch", "notes", "_step", "val/x")))
     absent = (math.nan,) * len(world.state.progress.metric_names)
     step = m.StepCompleted(
-        step=4, epoch=1, batch=4, loss=1.0, grad_norm=2.0, lr=0.1, rates=1, metrics=(*absent, 0.5, 7.0, math.nan)
+        step=4,
+        epoch=1,
+        batch=4,
+        loss=1.0,
+        grad_norm=2.0,
+        lr=0.1,
+        rates=1,
+        metrics=(*absent, 0.5, 7.0, 8.0, 9.0, math.nan),
     )
     (numbers,) = translator.take(step)
     found = dict(numbers.values)
 
     assert (found["acc"], found["metric/epoch"], found["train/grad_norm"]) == (0.5, 7.0, 2.0)
+    assert (found["metric/notes"], found["metric/_step"]) == (8.0, 9.0)
     assert "metric/val/x" not in found

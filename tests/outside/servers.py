@@ -8,13 +8,12 @@ import subprocess
 import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 from tests.outside.programs import outside
 from tests.waiting import wait_for
+from tests.web_server import Answer, web_server
 
 _END_S = 30.0
 
@@ -70,25 +69,12 @@ def queried(url: str, query: str) -> list[dict[str, Any]]:
 def web_pages(pages: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     """Serve these pages, each a type and a text by its path, and give HOST:PORT."""
 
-    class Answering(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            kind, text = pages.get(self.path, ("text/plain", ""))
-            self.send_response(200 if self.path in pages else 404)
-            self.send_header("Content-Type", kind)
-            self.end_headers()
-            self.wfile.write(text.encode())
+    def page(_: str, path: str, __: bytes) -> Answer:
+        kind, text = pages.get(path, ("text/plain", ""))
+        return Answer(200 if path in pages else 404, text.encode(), {"Content-Type": kind})
 
-        def log_message(self, *_said: object) -> None:
-            """Say nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Answering) as server:
-        thread = Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with web_server(page) as url:
+        yield url.removeprefix("http://")
 
 
 def rendered(url: str, folder: Path) -> str:

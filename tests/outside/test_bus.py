@@ -137,6 +137,40 @@ async def test_what_waited_for_a_server_is_sent_when_it_comes(tmp_path, monkeypa
     assert collector.dropped_count == 0
 
 
+async def test_a_server_that_wants_a_password_gets_the_messages_later(tmp_path):
+    """None, a wrong one, and the right one, which a reload may bring: nothing is lost by the first two."""
+    with redis_server(tmp_path, "--requirepass", "sesame") as url:
+        for secret in (None, lambda: "wrong"):
+            bus = RedisBus(url, secret, lambda messages: entries(RUN, "blue", messages))
+            with pytest.raises(Unreachable, match=r"(?i)password|authenticat"):
+                await bus.publish(steps(1, 2))
+            await bus.close()
+        bus = RedisBus(url, lambda: "sesame", lambda messages: entries(RUN, "blue", messages))
+        await bus.publish(steps(1, 2))
+        await bus.close()
+        with asking(url.replace("unix://", "unix://:sesame@")) as client:
+            assert len(ids(client, TELEMETRY)) == 2
+
+
+@pytest.mark.parametrize("said", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"x" * 1_000_000, b"$9\r\nx", b"\0\r\n", b""])
+async def test_what_is_no_redis_server_is_said(said):
+    """Another protocol, a flood, half an answer, and none: in words, without a control character, in its time."""
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(said)
+        writer.close()
+
+    server = await asyncio.start_server(answer, "127.0.0.1", 0)
+    bus = bus_to(f"redis://127.0.0.1:{server.sockets[0].getsockname()[1]}")
+    with pytest.raises(Unreachable) as raised:
+        await bus.publish(steps(1, 2))
+    await bus.close()
+    server.close()
+
+    assert str(raised.value).isprintable()
+
+
 @pytest.mark.parametrize("url", ["redis://127.0.0.1:1", "redis://192.0.2.1:6379"])
 def test_a_run_ends_as_usual_without_a_server(tmp_path, url):
     """Nobody listens, or nobody answers: the run completes, and the loss is said."""

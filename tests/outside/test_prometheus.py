@@ -17,7 +17,9 @@ from tests.core.simulate import World, until
 from tests.outside.programs import outside
 from tests.outside.servers import prometheus, queried
 from tests.waiting import within
+from tolariad.control.replies import RanksStatus, RankStatus
 from tolariad.control.reply_tables import RateGroup
+from tolariad.daemon.gpu_figures import GpuFigures
 from tolariad.daemon.metrics import EarlierTotals, MetricsServer
 from tolariad.daemon.metrics_page import Facts, families
 from tolariad.telemetry.exposition import text
@@ -39,8 +41,12 @@ def facts(tmp_path):
     rates = replace(recorder.rates(), groups=(group,))
     # What only a run that trains has.
     status = recorder.status()
-    status = replace(status, steps_per_s=10.0, eta_s=2.0, journal=replace(status.journal, write_age_s=0.0))
-    yield Facts(status=status, rates=rates, totals=Totals().plus(Totals()), memory=5, disk_free=7, disk_floor=3)
+    rank = RankStatus(rank=0, pid=9, process="running", compute_s=0.25, wait_s=0.5, batch=None)
+    ranks = RanksStatus(ranks=(rank,), slowest=None, share=None, batch=None)
+    status = replace(status, ranks=ranks, steps_per_s=10.0, eta_s=2.0, journal=replace(status.journal, write_age_s=0.0))
+    gpu = GpuFigures(device="cuda:0", used=5.0, total=9.0, load=0.5, celsius=50.0)
+    known = {"totals": Totals().plus(Totals()), "memory": 5, "disk_free": 7, "disk_floor": 3, "gpu": gpu}
+    yield Facts(status=status, rates=rates, **known)
     recorder.journal.close()
 
 

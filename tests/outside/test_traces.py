@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
-from threading import Thread
 
 import pytest
 
 from tests.daemon.harness import SETS, ForkedDaemon, of_type
 from tests.followers.recording import went_back, write_journal
+from tests.web_server import Answer, web_server
 from tolariad.cli.tolaria import main
 from tolariad.core import messages as m
-from tolariad.telemetry.traces import export_run
+from tolariad.telemetry.collector import Unreachable
+from tolariad.telemetry.messages import span_message
+from tolariad.telemetry.spans import Span
+from tolariad.telemetry.traces import Traces, TracesRefused, export_run
 
 pytestmark = pytest.mark.outside
 memory = pytest.importorskip(
@@ -28,29 +31,15 @@ def collector() -> Iterator[tuple[str, list]]:
     """Run a collector, and give its URL and the spans that it got."""
     got: list = []
 
-    class Collecting(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["Content-Length"]))
-            request = service.ExportTraceServiceRequest.FromString(body)
-            is_known = self.path == "/v1/traces"
-            if is_known:
-                for resource in request.resource_spans:
-                    got.extend(span for scope in resource.scope_spans for span in scope.spans)
-            self.send_response(200 if is_known else 404)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def collect(_: str, path: str, body: bytes) -> Answer:
+        if path != "/v1/traces":
+            return Answer(404)
+        for resource in service.ExportTraceServiceRequest.FromString(body).resource_spans:
+            got.extend(span for scope in resource.scope_spans for span in scope.spans)
+        return Answer(200)
 
-        def log_message(self, *_said: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Collecting) as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", got
-        finally:
-            server.shutdown()
-            thread.join()
+    with web_server(collect) as url:
+        yield url, got
 
 
 def test_the_spans_of_a_run_are_as_the_sdk_shows_them():
@@ -72,6 +61,28 @@ def test_the_spans_of_a_run_are_as_the_sdk_shows_them():
     assert {"run", "epoch", "rollback", "checkpoint"} <= {span.name for span in first}
     assert all(list(span.attributes)[-2:] == ["tolaria.run", "tolaria.seq"] for span in first)
     assert all('"name"' in span.to_json() for span in first)
+
+
+@pytest.fixture
+def logged():
+    """What reaches the log of the run. pytest's `caplog` also listens to loggers that pass nothing on."""
+    records: list[logging.LogRecord] = []
+    handler = logging.Handler()
+    handler.emit = records.append
+    logging.getLogger().addHandler(handler)
+    yield records
+    logging.getLogger().removeHandler(handler)
+
+
+@pytest.mark.parametrize(("code", "error"), [(404, TracesRefused), (503, Unreachable), (0, Unreachable)])
+async def test_a_collector_that_takes_nothing_is_said_once_and_by_us(code, error, logged):
+    """The exporter's own lines, three for each try, stay out of the run's log. 0: nobody answers."""
+    with web_server(lambda *_: Answer(code)) as url:
+        traces = Traces(url if code else "http://127.0.0.1:1", RUN, "blue")
+        with pytest.raises(error):
+            await traces.publish([span_message(Span(span_id=1, parent_id=0, name="run", start_ns=1, end_ns=2, seq=3))])
+
+    assert logged == []
 
 
 def test_an_old_run_is_sent_by_the_command(tmp_path, capsys):

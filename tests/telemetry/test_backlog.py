@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tolariad.core.calc.priorities import TelemetryPriority as P
+from tolariad.core.calc.token_bucket import TokenBucket
 from tolariad.telemetry.backlog import QUEUED, Backlog
-from tolariad.telemetry.token_bucket import TokenBucket
 
 OFFERS = some.tuples(some.sampled_from(QUEUED), some.just(0))
 TAKES = some.tuples(some.just(None), some.integers(1, 5))

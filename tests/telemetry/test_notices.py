@@ -5,15 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from threading import Thread
+from threading import Event, Thread
 
 import pytest
 
 from tests.waiting import wait_for
+from tests.web_server import Answer, web_server
 from tolariad.core import messages as m
 from tolariad.telemetry.collector import Unreachable
 from tolariad.telemetry.messages import message_of
@@ -73,6 +74,25 @@ async def test_a_command_that_hangs_is_killed_with_what_it_started(run_dir):
         wait_for(lambda: not _lives(int(written.read_text() or 0)), "the child's end")
 
 
+@pytest.mark.parametrize("text", ["yes", "yes & exit 0", "(yes &) & exec >&-; wait"])
+async def test_a_flood_of_output_fills_no_disk(run_dir, text):
+    """Its beginning is logged, also of what the command leaves behind; it is killed after the limit, and named."""
+    with pytest.raises(CommandFailed, match="was killed"):
+        await Command(text, run_dir, os.environ, limit_s=0.5).post(BODY)
+
+    assert (run_dir / "logs/notify.log").stat().st_size <= 1 << 16
+
+
+async def test_what_a_command_leaves_behind_is_waited_for(run_dir):
+    """A shell that sends in the background has ended when that has; what has given up its output goes on alone."""
+    text = f"(sleep 0.05; echo said) & (exec >&- 2>&-; read line < {run_dir}/fifo) &"
+    os.mkfifo(run_dir / "fifo")
+    await Command(text, run_dir, os.environ).post(BODY)
+    (run_dir / "fifo").write_text("end\n")
+
+    assert (run_dir / "logs/notify.log").read_text() == "said\n"
+
+
 def _lives(pid: int) -> bool:
     try:
         state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
@@ -103,28 +123,16 @@ async def test_notices_are_not_too_many_at_once(monkeypatch):
 
 
 @contextmanager
-def answering(code: int) -> Iterator[tuple[str, list[bytes]]]:
-    """Run a web server that answers each POST with this code."""
-    got: list[bytes] = []
+def answering(code: int, headers: Mapping[str, str] = {}) -> Iterator[tuple[str, list[tuple[str, bytes]]]]:
+    """Run a web server that answers each request with this code, and keeps method and body of each."""
+    got: list[tuple[str, bytes]] = []
 
-    class Answering(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            got.append(self.rfile.read(int(self.headers["Content-Length"])))
-            self.send_response(code)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def answer(method: str, _: str, body: bytes) -> Answer:
+        got.append((method, body))
+        return Answer(code, headers=headers)
 
-        def log_message(self, *_said: object) -> None:
-            """Say nothing."""
-
-    with HTTPServer(("127.0.0.1", 0), Answering) as server:
-        thread = Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}/hook?key=secret", got
-        finally:
-            server.shutdown()
-            thread.join()
+    with web_server(answer) as url:
+        yield f"{url}/hook?key=secret", got
 
 
 @pytest.mark.parametrize(
@@ -141,7 +149,64 @@ async def test_a_webhook_gets_the_object(code, error):
                 await webhook.post(BODY)
             assert "secret" not in str(raised.value)
             assert str(code) in str(raised.value)
-    assert got == [BODY]
+    assert got == [("POST", BODY)]
+
+
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+async def test_a_webhook_does_not_follow_a_redirection(code):
+    """urllib would ask the new address by GET, without the object, and take its answer for success."""
+    elsewhere = {"Location": "/elsewhere?key=secret"}
+    said = pytest.raises(WebhookRefused, match=f"answered {code}: it has moved")
+    with answering(code, elsewhere) as (url, got), said as raised:
+        await Webhook(lambda: url).post(BODY)
+    assert "secret" not in str(raised.value)
+    assert got == [("POST", BODY)]
+
+
+async def test_an_answer_of_any_length_is_not_read():
+    """The server says 200 and would go on for ever: the code is all that counts."""
+    head = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n" + b"x" * 10_000
+    with silent_after(head) as (url, connected):
+        await Webhook(lambda: url).post(BODY)
+        assert len(connected) == 1
+
+
+async def test_a_server_that_never_ends_its_answer_is_given_up():
+    """Also one that sends a byte now and then. So many threads wait for it, and no more are begun."""
+    with silent_after(b"HTTP/1.1 200 O") as (url, connected):
+        webhook = Webhook(lambda: url, limit_s=0.05)
+        for _ in range(4):
+            with pytest.raises(Unreachable, match=r"no answer after|earlier requests"):
+                await webhook.post(BODY)
+        assert len(connected) <= 2
+
+
+@contextmanager
+def silent_after(head: bytes) -> Iterator[tuple[str, list[socket.socket]]]:
+    """Run a server that answers this, and then a byte every 10 ms until the end of the test."""
+    connected: list[socket.socket] = []
+    over = Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            with suppress(OSError):  # nobody comes, or has gone
+                connected.append(listener.accept()[0])
+                connected[-1].sendall(head)
+            for one in connected:
+                with suppress(OSError):
+                    one.send(b"K")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        listener.settimeout(0.01)
+        thread = Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}/", connected
+        finally:
+            over.set()
+            thread.join()
+            for one in connected:
+                one.close()
 
 
 @pytest.mark.parametrize(

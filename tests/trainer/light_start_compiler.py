@@ -34,6 +34,8 @@ def use_compiler() -> None:
     optimizer.step()
     optimizer.zero_grad()
     print("found", importlib.util.find_spec("torch._dynamo").origin)  # type: ignore[union-attr]
+    utils, rules = held.utils, held.trace_rules
+    print("parts", utils.get_optimize_ddp_mode(), rules.clear_lru_cache())
 
     @torch.compiler.disable
     def left_alone(x: torch.Tensor) -> torch.Tensor:
@@ -65,5 +67,11 @@ def use_compiler() -> None:
     held.config.recompile_limit = 3
     print(
         "limit", torch._dynamo.config.recompile_limit, "names", "reset" in dir(held), held.reset is torch._dynamo.reset
+    )
+    print(
+        "functions",
+        utils.get_optimize_ddp_mode is torch._dynamo.utils.get_optimize_ddp_mode,
+        rules.clear_lru_cache is torch._dynamo.trace_rules.clear_lru_cache,
+        utils.counters is torch._dynamo.utils.counters,
     )
     held.reset()

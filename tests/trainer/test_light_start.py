@@ -15,6 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CASES = 12
 # What the compiler prints of its use, in a process that never had the stand-in.
 USED = """\
+parts ddp_optimizer None
 one configuration [True, True, True] True torch._dynamo.config
 around tensor([1., 1.]) of 2 graphs
 broken tensor([4., 4.]) of 2 graphs
@@ -22,6 +23,7 @@ stepping ['tensor([0., 0.]) of 3 graphs', \
 'tensor([2.6660, 2.6660]) of 0 graphs', 'tensor([5.0048, 5.0048]) of 0 graphs']
 weights [0.6650709509849548, 0.6650709509849548]
 limit 3 names True True
+functions True True True
 """
 
 
@@ -58,6 +60,15 @@ def test_no_bit_differs_without_the_compilers_import(seed, template):
     assert found
     assert place.endswith("/torch/_dynamo/__init__.py")
     assert used == USED
+
+
+def test_a_rank_starts_without_the_compiler(template):
+    """Its process group and its DistributedDataParallel ask for two functions, whose answers need no compiler."""
+    program = ROOT / "tests" / "trainer" / "light_start_rank.py"
+    done = template.run([], folder=Path.cwd(), program=str(program))
+
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["compiler False", "compiler True, same True"]
 
 
 @pytest.mark.torture

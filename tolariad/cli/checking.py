@@ -21,6 +21,7 @@ from tolariad.core import queries as q
 from tolariad.core.calc.pruning.notes import prune_notes
 from tolariad.core.calc.run.exits import EXIT_CONFIG
 from tolariad.core.calc.settings.model import Settings, Validate
+from tolariad.core.calc.settings.ranks import with_leaves
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.core.calc.settings.rules import rate_notes, resolved_json, without_effect
 from tolariad.core.calc.settings.strategies import DEFAULT, NONE
@@ -164,9 +165,14 @@ def durable(sync: str, step_ms: float, by_step: float) -> Durable:
 def _plan_lines(settings: Settings, costs: dict[str, Any]) -> list[str]:
     """Return what is trained, and the rates of each group: those that a run would have."""
     batches = f"batches of {costs['batch_samples']}"
+    settings = with_leaves(settings)
     if settings.accumulate > 1:
         batches += f", {settings.accumulate} of them a step"
-    if (ranks := settings.parallel.ranks) > 1:
+    ranks = settings.parallel.ranks
+    if settings.parallel.exact:
+        share = f" on {ranks} ranks" if ranks > 1 else ""
+        batches += f"{share}, added in their order: {settings.accumulate * costs['batch_samples']} samples a step"
+    elif ranks > 1:
         whole = ranks * settings.accumulate * costs["batch_samples"]
         batches += f" on each of {ranks} ranks: {whole} samples a step in all"
     groups = costs["groups"]

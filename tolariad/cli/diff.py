@@ -16,6 +16,7 @@ from tolariad.cli.diff_words import about, told
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.events import line, position
 from tolariad.cli.long_work import bar
+from tolariad.cli.wrapping import filled, width
 from tolariad.core.calc.text.plain import plain, plain_event, safe
 from tolariad.forensics.differences.contexts import Differing
 from tolariad.forensics.differences.moments import Between, between
@@ -91,10 +92,10 @@ def _put_comparison(found: Comparison, names: Sequence[str], events: Sequence[li
     output.put(f"{found.verdict.value}: {told(found, names)}", indent=_INDENT)
     for name, chain in zip(names, events, strict=True):
         for number, fields in enumerate(chain):
-            label = "" if number else safe(name)
+            label = filled("" if number else safe(name), max(width(safe(one)) for one in names))
             role = "" if number == len(chain) - 1 else "because of "
             rest = {key: value for key, value in fields.items() if key != "seq"}
-            output.put(f"  {label:<{max(map(len, names))}}  {role}{line(fields['seq'], rest)}", indent=_INDENT * 2)
+            output.put(f"  {label}  {role}{line(fields['seq'], rest)}", indent=_INDENT * 2)
     for text in about(found, names):
         output.put(text, indent=_INDENT)
     _put_context(found.context, f"{names[0]} -> {names[1]}")

@@ -20,6 +20,7 @@ from tolariad.cli import naming, output, runs
 from tolariad.cli.completing import run_names
 from tolariad.cli.errors import CommandError
 from tolariad.cli.long_work import bar
+from tolariad.cli.wrapping import width
 from tolariad.core.calc.text.nearest import did_you_mean, nearest
 from tolariad.core.calc.text.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
 from tolariad.forensics import numbers
@@ -214,7 +215,7 @@ def _fitting(rows: Sequence[tuple[str, ...]], columns: int) -> int:
     """Return how many columns of the table fit; three at least: where it was, and one number."""
     used = -2
     for index, column in enumerate(zip(*rows, strict=True)):
-        used += 2 + max(map(len, column))
+        used += 2 + max(map(width, column))
         if used > columns and index >= 3:
             return index
     return len(rows[0])

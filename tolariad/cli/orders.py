@@ -20,6 +20,7 @@ import msgspec
 from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.long_work import bar
+from tolariad.cli.resuming import or_starts
 from tolariad.control.client import NotReachable, read_reply
 from tolariad.control.replies import Recorded
 from tolariad.core.calc.bounds import ID_CHARACTERS_MAX, NOTE_CHARACTERS_MAX, text_refusal
@@ -160,10 +161,14 @@ def pause() -> Parameters:
 
 @click.command()
 @takes_run
+@or_starts
 @sends("Resume")
 @click.option("--after-gap", is_flag=True, help="Resume although a repair lost acknowledged events.")
 def resume(*, after_gap: bool) -> Parameters:
-    """Continue a paused or frozen run, or cancel a stop."""
+    """Continue a paused or frozen run, or cancel a stop.
+
+    With --ranks: go on with a run that has ended before its end, as `tolariad run` does, with another number of ranks.
+    """
     return {"after_gap": after_gap or None}
 
 

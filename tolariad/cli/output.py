@@ -12,7 +12,7 @@ from typing import Any, Final, TextIO, TypeVar
 import click
 
 from tolariad.cli.errors import CommandError, Exit
-from tolariad.cli.wrapping import columns_of, fitted_to
+from tolariad.cli.wrapping import columns_of, filled, fitted_to, width
 from tolariad.core.calc.text.phrases import counted as counted  # noqa: PLC0414 - for commands
 from tolariad.core.calc.text.phrases import size as size  # noqa: PLC0414 - for commands
 from tolariad.core.calc.text.plain import escaped_json, safe, safe_lines
@@ -86,10 +86,9 @@ def put(text: str, *, indent: int | None = None, flush: bool = False) -> None:
 
 def table(rows: Sequence[tuple[str, ...]], numbers: Container[int] = (), gap: str = "  ") -> Iterator[str]:
     """Yield a line for each row, with columns as wide as their widest cell; those in `numbers` are set to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(width, column)) for column in zip(*rows, strict=True)]
     for row in rows:
-        cells = (row[n].rjust(width) if n in numbers else row[n].ljust(width) for n, width in enumerate(widths))
-        yield gap.join(cells).rstrip()
+        yield gap.join(filled(cell, widths[n], to_right=n in numbers) for n, cell in enumerate(row)).rstrip()
 
 
 def put_rows(
@@ -110,9 +109,9 @@ def put_rows(
 def put_table(rows: Sequence[tuple[str, ...]]) -> None:
     """Print rows as a table. If it is too wide for the terminal: closer columns, and the last one is broken."""
     columns, gap = columns_of(sys.stdout), "  "
-    if columns is not None and max(map(len, table(rows))) > columns:
+    if columns is not None and max(map(width, table(rows))) > columns:
         gap = " "
-    before = sum(max(map(len, column)) + len(gap) for column in list(zip(*rows, strict=True))[:-1])
+    before = sum(max(map(width, column)) + len(gap) for column in list(zip(*rows, strict=True))[:-1])
     room = (columns or COLUMNS) - before
     for line in table(rows, gap=gap):
         put(line, indent=before if room >= _LAST_COLUMN_MIN else _FURTHER)

@@ -1,18 +1,21 @@
 """`tolaria metrics --serve`: one page of metrics for all runs of a node.
 
 Promises: a run that does not answer delays the page for a stated time, and has no more than its mark on it. Nothing of
-a run is changed: only its `metrics.sock` is read.
+a run is changed: only its `metrics.sock` is read. One page is made at a time; those who ask meanwhile get the next one.
 """
 
 from __future__ import annotations
 
+import math
 import socket
+import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Final
+from typing import ClassVar, Final
 
 from tolariad.cli import output, runs
 from tolariad.cli.errors import CommandError, Exit
@@ -25,6 +28,7 @@ _RUN_S: Final = 3.0
 _PAGE_BYTES_MAX: Final = 4 << 20
 _AT_ONCE: Final = 16
 _CLIENT_S: Final = 10.0
+_PAGE_S: Final = 0.2
 
 
 def page_of(folder: Path) -> RunPage:
@@ -54,6 +58,23 @@ def _asked(path: Path) -> bytes:
     return b"".join(pieces)
 
 
+class NodePage:
+    """The page of all runs. Any number of threads may ask for it: pages are made one after the other."""
+
+    def __init__(self) -> None:
+        self._making = threading.Lock()
+        self._text, self._begun_s = b"", -math.inf
+
+    def text(self) -> bytes:
+        """Return a page that was begun after this call, or less than a fifth of a second before it."""
+        asked_s = time.monotonic()
+        with self._making:
+            if self._begun_s < asked_s - _PAGE_S:
+                self._begun_s = time.monotonic()
+                self._text = node_page().encode()
+            return self._text
+
+
 def node_page() -> str:
     """Return the page of all runs that have a socket for metrics, in all known places."""
     folders = [target.folder.absolute() for target in runs.candidates() if target.folder is not None]
@@ -70,11 +91,12 @@ def _has_socket(folder: Path) -> bool:
 
 class _Answering(BaseHTTPRequestHandler):
     timeout = _CLIENT_S
+    page: ClassVar[NodePage]
 
     def do_GET(self) -> None:
         """Answer with the page."""
         is_there = self.path.partition("?")[0] == "/metrics"
-        body = (node_page() if is_there else "The metrics are at /metrics.\n").encode()
+        body = self.page.text() if is_there else b"The metrics are at /metrics.\n"
         self.send_response(200 if is_there else 404)
         self.send_header("Content-Type", CONTENT_TYPE if is_there else "text/plain")
         self.send_header("Content-Length", str(len(body)))
@@ -91,11 +113,20 @@ def server_at(address: str) -> ThreadingHTTPServer:
         host, port = read_address(address)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
+        class Answering(_Answering):
+            page = NodePage()
+
         class Server(ThreadingHTTPServer):
             address_family = family
             daemon_threads = True
 
-        return Server((host, port), _Answering)
+            def handle_error(self, *_: object) -> None:
+                """Say what went wrong, unless the client has gone: no answer reaches it."""
+                error = sys.exception()
+                if not isinstance(error, OSError):
+                    output.note(f"the page could not be made: {error}")
+
+        return Server((host, port), Answering)
     except ValueError as error:
         raise CommandError(Exit.USAGE, str(error), name="Usage") from error
     except OSError as error:

@@ -12,6 +12,7 @@ from tolariad.cli import output, probes
 from tolariad.cli.errors import CommandError
 from tolariad.cli.runs import JOURNAL
 from tolariad.cli.tolariad import default_folder
+from tolariad.cli.wrapping import filled
 from tolariad.core.calc.run.exits import EXIT_USAGE
 from tolariad.forensics.words import safe
 from tolariad.trainer.probes.messages import Evaluate, Evaluated
@@ -51,7 +52,7 @@ def test(
         f"{output.duration(found.seconds)}"
     )
     for name, value in found.metrics.items():
-        output.put(f"{safe(name):<14} {output.number(value, found.metrics_state.get(name))}")
+        output.put(f"{filled(safe(name), 14)} {output.number(value, found.metrics_state.get(name))}")
     if not found.metrics:
         output.note("the task's evaluate(model, batch) returns no metric")
     return 0

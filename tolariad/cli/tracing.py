@@ -11,7 +11,7 @@ from tolariad.cli.errors import CommandError, Exit
 from tolariad.core import messages as m
 from tolariad.core.messages.vocabulary import Unknown, decode_event
 from tolariad.telemetry.collector import Unreachable
-from tolariad.telemetry.traces import TracesUnusable, export_run, exporter_to
+from tolariad.telemetry.traces import TracesRefused, TracesUnusable, export_run, exporter_to
 
 
 def send_spans(journal: Path, endpoint: str) -> int:
@@ -25,9 +25,9 @@ def send_spans(journal: Path, endpoint: str) -> int:
                 count += number
         except TracesUnusable as error:
             raise CommandError(Exit.NO, f"nothing was sent: {error}", name="TracesUnusable") from error
-        except Unreachable as error:
+        except (TracesRefused, Unreachable) as error:
             hint = "give the same command again: spans that are sent twice have the same ids"
-            raise CommandError(Exit.NO, f"{endpoint}: {error}", hint=hint, name="Unreachable") from error
+            raise CommandError(Exit.NO, f"{endpoint}: {error}", hint=hint, name=type(error).__name__) from error
     output.note(f"{output.counted(count, 'span')} sent to {endpoint}")
     return count
 

@@ -27,6 +27,12 @@ def columns_taken(character: str) -> int:
     return 2 if unicodedata.east_asian_width(character) in "WF" else 1
 
 
+def filled(text: str, columns: int, *, to_right: bool = False) -> str:
+    """Return the text with spaces up to so many columns, after it or before it; a longer one as it is."""
+    space = " " * (columns - width(text))
+    return space + text if to_right else text + space
+
+
 def clipped(text: str, columns: int) -> str:
     """Return the beginning of a text without colours that takes at most so many columns."""
     if width(text) <= columns:

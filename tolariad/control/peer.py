@@ -17,6 +17,7 @@ from typing import Final
 import msgspec
 
 from tolariad.core import messages as m
+from tolariad.core.calc.token_bucket import TokenBucket
 
 # Not in Python's socket module; since Linux 4.13. Python's getsockopt returns at most 1 024 bytes: 256 groups.
 _SO_PEERGROUPS: Final = 59
@@ -112,17 +113,15 @@ class Rate:
 
     def __init__(self, per_s: float, burst: int, clock: Callable[[], float]) -> None:
         self._per_s = per_s
-        self._burst = float(burst)
+        self._burst = burst
         self._clock = clock
-        self._buckets: dict[int, tuple[float, float]] = {}
+        self._buckets: dict[int, TokenBucket] = {}
 
     def take(self, uid: int) -> bool:
         """Count one change by `uid`. Return False if that is one too many."""
-        now = self._clock()
-        tokens, since = self._buckets.pop(uid, (self._burst, now))
-        tokens = min(self._burst, tokens + (now - since) * self._per_s)
-        allowed = tokens >= 1.0
-        self._buckets[uid] = (tokens - 1.0 if allowed else tokens, now)
+        bucket = self._buckets.pop(uid, None) or TokenBucket(self._per_s, self._burst)
+        # At the end of the order, so that the first one is that of the user who was seen longest ago.
+        self._buckets[uid] = bucket
         if len(self._buckets) > _USERS_MAX:
             del self._buckets[next(iter(self._buckets))]
-        return allowed
+        return bucket.take(self._clock()) == 0.0

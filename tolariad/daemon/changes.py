@@ -19,7 +19,7 @@ from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_FAILED
 from tolariad.core.calc.settings import rules
-from tolariad.core.calc.settings.changes import Change, change_of, is_of_end, is_reloadable, why_never
+from tolariad.core.calc.settings.changes import RANKS, Change, change_of, is_of_end, is_reloadable, why_never
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.reading import ConfigError
 from tolariad.core.state.run_state import RunState
@@ -44,7 +44,8 @@ def at_start(
     passed = q.is_end_reached(_with_end(state, resolved.policy))
 
     def refusal(former: Settings, keys: list[str]) -> StartRefused | None:
-        fixed = [key for key in keys if not _may_change(key, request, end_passed=passed)]
+        free = {RANKS} if former.parallel.exact and resolved.settings.parallel.exact else ()
+        fixed = [key for key in keys if key not in free and not _may_change(key, request, end_passed=passed)]
         return _refused_start(state, former, resolved.settings, fixed, request) if fixed else None
 
     change = _change(state.run.config, resolved, request, refusal)
@@ -229,7 +230,8 @@ def _given(request: RunRequest, epochs: int | None, *, of_run: bool = False) -> 
 
 def note(change: m.ConfigChanged) -> str:
     """Return what the change does to steps that are made again; "" if it does nothing to them."""
-    accepted = [key for key in change.keys if change_of(key) is not Change.FREE]
+    # The number of ranks is changed only where it changes no step.
+    accepted = [key for key in change.keys if change_of(key) is not Change.FREE and key != RANKS]
     keys = "the configuration" if accepted == ["*"] else ", ".join(accepted)
     return f"changed and recorded: {keys}; steps that are re-run may differ from the journal" if accepted else ""
 

@@ -31,6 +31,7 @@ _AGAIN_S: Final = 5.0
 _AGAIN_MAX_S: Final = 300.0
 # What an output may need to take the last numbers: an upload, for example.
 _END_S: Final = 20.0
+_SAY_S: Final = 2.0
 _LOG_BYTES_MAX: Final = 1 << 20
 # Exit codes with which another try would end the same way.
 _FOR_GOOD: Final = (Exit.DONE, Exit.USAGE, Exit.REFUSED)
@@ -111,13 +112,18 @@ class _Follower:
         if self._process is not None and self._process.stdin is not None:
             self._process.stdin.close()
 
+    def has_ended(self, until: float) -> bool:
+        """Wait for its end, up to this time, and return whether it has ended."""
+        if self._process is not None:
+            try:
+                self._process.wait(max(0.0, until - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                return False
+        return True
+
     def wait(self, until: float) -> None:
         """Wait for its end, and kill it if it has not ended then."""
-        if self._process is None:
-            return
-        try:
-            self._process.wait(max(0.0, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
+        if not self.has_ended(until) and self._process is not None:
             self._process.kill()
             self._process.wait()
             _log.warning(
@@ -146,6 +152,10 @@ class Followers:
         """Let them copy the rest, for a stated time, and end."""
         for one in self._all:
             one.tell_the_end()
-        until = time.monotonic() + _END_S
-        for one in self._all:
-            one.wait(until)
+        begun = time.monotonic()
+        late = [one for one in self._all if not one.has_ended(begun + _SAY_S)]
+        if late:
+            names = ", ".join(one.to for one in late)
+            _log.warning("The followers to %s still copy the end of the run: they have %.0f s", names, _END_S)
+        for one in late:
+            one.wait(begun + _END_S)

@@ -286,7 +286,8 @@ class Host:
         if await leaving.finish("the kernel", self._kernel.stop, limit_s=_LEAVE_S):
             await leaving.finish("the journal", self._run.journal.close, limit_s=_LEAVE_S)
         await asyncio.gather(
-            leaving.finish("the followers", self._followers.close, limit_s=_LEAVE_S), self._receivers.close()
+            leaving.finish("the followers", self._followers.close, limit_s=_LEAVE_S, say_s=_LEAVE_S),
+            self._receivers.close(),
         )
         await self._policy.close()
         self._place.close()

@@ -1,7 +1,8 @@
 """Serve a run's metrics to Prometheus: on a socket in the run's folder, and on a port if one is configured.
 
 Promises: a page is made in a thread of its own, so the loop goes on meanwhile. Nothing here ends or delays the run: an
-address that cannot be served is said, and the run goes on. Requests are bounded in size, time and number.
+address that cannot be served is said, and the run goes on. Requests are bounded in size, time and number, and however
+many there are, five pages a second are made at most: clients that ask at the same time get the same page.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
@@ -20,6 +23,7 @@ import msgspec
 from tolariad.control.tables import rate_table
 from tolariad.core.calc.settings.values import read_address
 from tolariad.core.state.run_state import RunState
+from tolariad.daemon.gpu_figures import GpuReader
 from tolariad.daemon.metrics_page import Facts, families
 from tolariad.daemon.opening import OpenRun
 from tolariad.daemon.port import RunPort
@@ -35,7 +39,9 @@ METRICS_NAME: Final = "metrics.sock"
 _MODE: Final = 0o660
 _REQUEST_BYTES_MAX: Final = 16_384
 _REQUEST_S: Final = 10.0
-_AT_ONCE: Final = 4
+# A client that reads nothing, or says nothing, holds a descriptor of the recorder for as long.
+_CLIENTS_MAX: Final = 64
+_PAGE_S: Final = 0.2
 _PACKAGE: Final = str(Path(__file__).parents[2])
 
 
@@ -99,7 +105,8 @@ class MetricsServer:
         self._inode = 0
         self._port: asyncio.Server | None = None
         self._listen: str | None = None
-        self._busy = asyncio.Semaphore(_AT_ONCE)
+        self._making = asyncio.Lock()
+        self._page, self._made_s = "", -math.inf
         self._answers: set[asyncio.Task[None]] = set()
 
     @property
@@ -155,25 +162,34 @@ class MetricsServer:
                 self._path.unlink()
 
     async def page(self) -> str:
-        """Return the text of all metrics."""
-        earlier = self._earlier.now()
-        totals = earlier.plus(self.adding.now) if earlier is not None else None
-        return await in_thread(self._rendered, totals)
+        """Return the text of all metrics, as it was a fifth of a second ago at the latest."""
+        async with self._making:
+            now_s = time.monotonic()
+            if now_s - self._made_s >= _PAGE_S:
+                earlier = self._earlier.now()
+                totals = earlier.plus(self.adding.now) if earlier is not None else None
+                self._page, self._made_s = await in_thread(self._rendered, totals), now_s
+            return self._page
 
     def _rendered(self, totals: Totals | None) -> str:
         facts = msgspec.structs.replace(self._facts(), totals=totals)
         return text(families(facts), {"run": facts.status.name})
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if len(self._answers) >= _CLIENTS_MAX:
+            writer.transport.abort()
+            return
         task = asyncio.current_task()
         if task is not None:
             self._answers.add(task)
             task.add_done_callback(self._answers.discard)
+        # `drain` waits for a client that does not read, and so does no buffer after the time is over.
+        writer.transport.set_write_buffer_limits(0)
         try:
             async with asyncio.timeout(_REQUEST_S):
                 await self._answer(reader, writer)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a client that says nothing, or has gone
+            writer.transport.abort()  # a client that says nothing, reads nothing, or has gone
         except Exception:  # noqa: BLE001 - a defect of a page must not end the run
             _log.exception("The metrics could not be shown; the run is not affected")
         finally:
@@ -188,8 +204,7 @@ class MetricsServer:
         elif method not in (b"GET", b"HEAD"):
             status, body = "405 Method Not Allowed", ""
         elif path.partition(b"?")[0] == b"/metrics":
-            async with self._busy:
-                status, kind, body = "200 OK", CONTENT_TYPE, await self.page()
+            status, kind, body = "200 OK", CONTENT_TYPE, await self.page()
         content = body.encode()
         lines = (f"HTTP/1.1 {status}", f"Content-Type: {kind}", f"Content-Length: {len(content)}", "Connection: close")
         writer.write("\r\n".join([*lines, "", ""]).encode() + (b"" if method == b"HEAD" else content))
@@ -198,7 +213,7 @@ class MetricsServer:
 
 def metrics_of(run: OpenRun, port: RunPort, durable: Callable[[], RunState]) -> MetricsServer:
     """Return the metrics of a run that was opened: counters go on from those of its journal."""
-    own = os.getpid()
+    own, gpu = os.getpid(), GpuReader()
 
     def facts() -> Facts:
         state = durable()
@@ -210,6 +225,7 @@ def metrics_of(run: OpenRun, port: RunPort, durable: Callable[[], RunState]) -> 
             memory=sum(map(resident_bytes, pids)),
             disk_free=state.disk.free,
             disk_floor=state.disk.floor,
+            gpu=gpu.read(state.strategy.device) if state.trainer.alive else None,
         )
 
     return MetricsServer(run.run_dir, facts, EarlierTotals(run.journal.folder, run.state.seq))

@@ -14,6 +14,7 @@ import msgspec
 from tolariad.control.replies import RunStatus
 from tolariad.control.reply_tables import RateTable
 from tolariad.core import state as st
+from tolariad.daemon.gpu_figures import GpuFigures
 from tolariad.telemetry.exposition import Family, Sample, counter, gauge, histogram
 from tolariad.telemetry.totals import BOUNDS, Totals
 
@@ -41,7 +42,10 @@ _COUNTERS: Final = {
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page is made from. `totals` None: they are not known yet. Memory in bytes; the disk as last measured."""
+    """What a page is made from. `totals` None: they are not known yet. Memory in bytes; the disk as last measured.
+
+    `gpu`: the figures of the GPU that the trainer has reported, if it is one and can be read.
+    """
 
     status: RunStatus
     rates: RateTable
@@ -49,6 +53,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     memory: int
     disk_free: int
     disk_floor: int
+    gpu: GpuFigures | None = None
 
 
 def families(facts: Facts) -> Iterator[Family]:
@@ -58,6 +63,7 @@ def families(facts: Facts) -> Iterator[Family]:
     yield from _safety(facts.status)
     yield from _parts(facts.status)
     yield from _ranks(facts.status)
+    yield from _gpu(facts.gpu)
     yield from _receivers(facts.status)
 
 
@@ -142,6 +148,16 @@ def _ranks(status: RunStatus) -> Iterator[Family]:
         Sample(float(one.process == "running"), {"rank": str(one.rank)}) for one in ranks if one.process is not None
     )
     yield Family("tolaria_rank_alive", "gauge", "1 while the process of the rank runs.", alive)
+
+
+def _gpu(gpu: GpuFigures | None) -> Iterator[Family]:
+    if gpu is None:
+        return
+    device = {"device": gpu.device}
+    yield gauge("tolaria_gpu_memory_used_bytes", "Used memory of the trainer's GPU.", gpu.used, **device)
+    yield gauge("tolaria_gpu_memory_bytes", "Memory of the trainer's GPU.", gpu.total, **device)
+    yield gauge("tolaria_gpu_utilization_ratio", "Load of the trainer's GPU, from 0 to 1.", gpu.load, **device)
+    yield gauge("tolaria_gpu_temperature_celsius", "Temperature of the trainer's GPU.", gpu.celsius, **device)
 
 
 def _receivers(status: RunStatus) -> Iterator[Family]:

@@ -7,6 +7,7 @@ events to their queues; everything else is done on the loop and in threads. A re
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import socket
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +34,8 @@ from tolariad.telemetry.traces import Traces
 
 if TYPE_CHECKING:
     from tolariad.telemetry.envelopes import Entry
+
+_log: Final = logging.getLogger(__name__)
 
 # In conservative mode, one in so many of the messages below HIGH is sent (source 000).
 _CONSERVATIVE_ONE_IN: Final = 10
@@ -69,6 +72,7 @@ class Receivers:
         self._names = RunNames(run_dir.name, run_id.hex(), str(run_dir), socket.gethostname())
         self._ways: tuple[_Way, ...] = ()
         self._closing: set[asyncio.Task[None]] = set()
+        self._fault = ""
 
     def configure(self, settings: Settings) -> None:
         """Make the receivers that these settings name, and end those that they do not name any more."""
@@ -141,11 +145,18 @@ class Receivers:
     # -- the kernel's thread -------------------------------------------------------------------------------------------
 
     def publish(self, published: Published) -> None:
-        """Queue the events of a durable turn."""
-        ways = self._ways
-        if not ways:
+        """Queue the events of a durable turn. A defect here costs these messages, and is said once for each reason."""
+        if not self._ways:
             return
-        state = published.state
+        try:
+            self._queue(published)
+        except Exception as error:  # noqa: BLE001 - a defect here must not end the run
+            if (why := repr(error)) != self._fault:
+                self._fault = why
+                _log.exception("Telemetry could not be queued; the run is not affected")
+
+    def _queue(self, published: Published) -> None:
+        ways, state = self._ways, published.state
         one_in = _CONSERVATIVE_ONE_IN if state.stability.conservative else 1
         for seq, event in published.events:
             message: TelemetryMessage | None = None

@@ -100,13 +100,15 @@ def resolve(settings: Settings, rng_seed: int | None = None, former: str = "") -
         settings = rules.with_functions(settings, pinned)
     own = _settings_of(former)
     settings = settings if own is None else rules.with_warmup_of(settings, own)
-    is_group = settings.parallel.ranks > 1
+    # With exact sums the number of ranks changes nothing but the time, so it decides about nothing here.
+    is_group = settings.parallel.ranks > 1 or settings.parallel.exact
     if is_group:
-        settings = ranks.for_ranks(settings)
+        settings = ranks.with_leaves(ranks.for_ranks(settings))
     notes = [f"{key} is set by the environment ({variable})" for key, variable in config.from_environment().items()]
     notes += [*rules.rate_notes(settings), *seed_notes(settings), *prune_notes(settings)]
     if is_group:
-        notes.append(f"{settings.parallel.ranks} ranks train together: {ranks.WITHOUT_FINDINGS}")
+        who = f"{settings.parallel.ranks} ranks train together" if settings.parallel.ranks > 1 else "The sums are exact"
+        notes.append(f"{who}: {ranks.WITHOUT_FINDINGS}")
     idle = rules.without_effect(settings)
     if idle:
         notes.append(f"these keys have no effect in this version: {', '.join(idle)}")

@@ -11,12 +11,12 @@ follower that was killed between the two sends that batch again; the rows are th
 from __future__ import annotations
 
 import os
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from tolariad import run_files
 from tolariad.core.calc.text.plain import safe
+from tolariad.followers.mlflow_keys import key_of
 from tolariad.followers.records import (
     About,
     Begun,
@@ -46,7 +46,6 @@ _PARAMS_MAX: Final = 100
 _PARAM_CHARACTERS_MAX: Final = 500
 _NOTE_CHARACTERS_MAX: Final = 5000
 _STATUS: Final = {"completed": "FINISHED", "failed": "FAILED", "stopped": "KILLED"}
-_ODD: Final = re.compile(r"[^\w./ -]")
 
 
 class MlflowOutput:
@@ -100,7 +99,7 @@ class MlflowOutput:
 
         held = self._metrics.setdefault(numbers.branch, [])
         at_ms = numbers.wall // 1_000_000
-        held += [Metric(_ODD.sub("_", name), value, at_ms, numbers.step) for name, value in numbers.values]
+        held += [Metric(key_of(name), value, at_ms, numbers.step) for name, value in numbers.values]
         if len(held) >= _METRICS_MAX:
             self._send(numbers.branch)
 
@@ -122,7 +121,7 @@ class MlflowOutput:
         from mlflow.entities import Param
 
         flat = flattened(as_config(self._about.config)).items()
-        params = [Param(_ODD.sub("_", name), value[:_PARAM_CHARACTERS_MAX]) for name, value in flat]
+        params = [Param(key_of(name), value[:_PARAM_CHARACTERS_MAX]) for name, value in flat]
         for first in range(0, len(params), _PARAMS_MAX):
             self._client.log_batch(run, params=params[first : first + _PARAMS_MAX])
 
@@ -131,7 +130,7 @@ class MlflowOutput:
         if ended.branch in self._metrics:
             self._send(ended.branch)
         for name, value in ended.summary.items():
-            self._client.set_tag(run, f"summary.{_ODD.sub('_', name)}", str(value))
+            self._client.set_tag(run, key_of(f"summary.{name}"), str(value))
         self._client.set_tag(run, _PHASE, ended.phase)
         self._client.set_terminated(run, _STATUS.get(ended.phase, "FINISHED"), ended.wall // 1_000_000)
 

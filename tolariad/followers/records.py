@@ -28,15 +28,24 @@ GLOBAL_STEP: Final = "trainer/global_step"
 EPOCH: Final = "epoch"
 VALIDATION: Final = "val/"
 MEAN_LOSS: Final = "train/loss_epoch"
-# A task's metric that has one of these names, or begins so, gets this in front of it.
-_TAKEN: Final = (LOSS, NORM, GLOBAL_STEP, EPOCH, MEAN_LOSS)
-_OF_THE_TASK: Final = "metric/"
 # The tags of words.
 NOTES: Final = "notes"
 ORDERS: Final = "orders"
 ROLLBACKS: Final = "rollbacks"
 STAGES: Final = "stages"
 HAPPENED: Final = "events"
+BRANCH: Final = "branch"
+CONFIGURATION: Final = "configuration"
+SUMMARY: Final = "summary"
+# A task's metric that has one of these names, or begins so, gets `metric/` in front of it. A backend shows a name as
+# numbers or as words, not as both. Names that begin with `_` are W&B's own.
+_TAKEN: Final = frozenset(
+    (
+        *(LOSS, NORM, GLOBAL_STEP, EPOCH, MEAN_LOSS),
+        *(NOTES, ORDERS, ROLLBACKS, STAGES, HAPPENED, BRANCH, CONFIGURATION, SUMMARY),
+    )
+)
+_OF_THE_TASK: Final = "metric/"
 # How many steps' rates are computed together.
 _RATES_AHEAD: Final = 256
 _ROLLBACKS: Final = (m.RollbackRequested, m.RollbackBegun, m.RollbackEscalated, m.RolledBack, m.RollbackAborted)
@@ -124,7 +133,7 @@ def about(state: RunState) -> About:
 
 def metric_name(metric: str) -> str:
     """Return the name of a task's metric here: `metric/epoch` if `epoch` is another number."""
-    is_taken = metric in _TAKEN or metric.startswith((RATE, VALIDATION, _OF_THE_TASK))
+    is_taken = metric in _TAKEN or metric.startswith((RATE, VALIDATION, _OF_THE_TASK, "_"))
     return f"{_OF_THE_TASK}{metric}" if is_taken else metric
 
 

@@ -18,6 +18,9 @@ from tolariad.core.calc.text.plain import safe
 from tolariad.followers import tfevents
 from tolariad.followers.place import Position, place_for
 from tolariad.followers.records import (
+    BRANCH,
+    CONFIGURATION,
+    SUMMARY,
     About,
     Begun,
     Branch,
@@ -32,8 +35,6 @@ from tolariad.followers.records import (
 
 # Bytes that are held back until the next flush.
 _HELD_BYTES_MAX: Final = 1 << 20
-_SUMMARY: Final = "summary"
-_CONFIGURATION: Final = "configuration"
 
 
 class TensorBoardOutput:
@@ -76,7 +77,7 @@ class TensorBoardOutput:
                 self._begin(record)
             case Ended():
                 table = _table(record.summary)
-                self._add(record.branch, tfevents.text(record.wall, record.step, _SUMMARY, table))
+                self._add(record.branch, tfevents.text(record.wall, record.step, SUMMARY, table))
         if self._held_bytes > _HELD_BYTES_MAX:
             self._write()
 
@@ -103,10 +104,10 @@ class TensorBoardOutput:
         self._add(begun.branch, tfevents.first(begun.wall))
         if begun.branch:
             words = f"Branch {begun.branch} begins after step {begun.step} of branch {begun.parent}."
-            self._add(begun.branch, tfevents.text(begun.wall, begun.step, "branch", words))
+            self._add(begun.branch, tfevents.text(begun.wall, begun.step, BRANCH, words))
         else:
             config = _table(flattened(as_config(self._about.config)))
-            self._add(begun.branch, tfevents.text(begun.wall, begun.step, _CONFIGURATION, config))
+            self._add(begun.branch, tfevents.text(begun.wall, begun.step, CONFIGURATION, config))
 
     def _add(self, branch: int, record: bytes) -> None:
         self._held.setdefault(branch, bytearray()).extend(record)

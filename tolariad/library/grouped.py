@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -79,10 +80,12 @@ class CrewOfDaemon(Crew):
 def lead(rank: Rank, channel: socket.socket, page: Page) -> Ending | None:
     """Be rank 0. Return how the trainer has ended; None if another rank was lost."""
     page.beat(0, time.monotonic_ns(), Activity.BUILD)
+    sums = _sums(rank)
     crew = CrewOfDaemon(rank.run_dir, rank.place.ranks, _say, rank.group)
     lifelines.guard_children((crew.page.descriptor,))
-    store = _store(rank.place.ranks)
-    crew.gather(words.Opened(run_id=rank.run_id, config="", threads=None, state=b"", store=store.port))
+    store = sums.store(rank.place.ranks)
+    port = store.port if store is not None else 0
+    crew.gather(words.Opened(run_id=rank.run_id, config="", threads=None, state=b"", store=port))
     end = LeaderEnd(channel, page, crew)
 
     def make() -> Trainer:
@@ -94,7 +97,7 @@ def lead(rank: Rank, channel: socket.socket, page: Page) -> Ending | None:
             raise SetupRefused(refused.why) from refused
         crew.begin(_pass)
         leader = Leader(crew.page, LeaderPoints(crew.page), crew.check)
-        ranks = RanksOfLeader(leader, crew.pieces, _stepper())
+        ranks = RanksOfLeader(leader, crew.pieces, sums.stepper(crew.mapping, crew.check))
         return Trainer(setup, end, rank.run_dir, rank.run_id, makers=ranks)
 
     ending = see_through(make, end)
@@ -103,9 +106,10 @@ def lead(rank: Rank, channel: socket.socket, page: Page) -> Ending | None:
 
 def follow(rank: Rank) -> Ending | None:
     """Be any other rank. Return how the trainer has ended; None if rank 0 was lost."""
+    sums = _sums(rank)
     joined = Joined(rank.run_dir, rank.place, _say, rank.group)
     lifelines.guard_children((joined.descriptor, joined.page.descriptor))
-    store = _store(rank.place.ranks, joined.opened.store)
+    store = sums.store(rank.place.ranks, joined.opened.store)
     group = Follower(joined.page, FollowerPoints(joined.page, rank.place.rank), joined.check)
     channel = FollowerEnd(joined, lambda: group.limit, group.wait)
 
@@ -117,7 +121,7 @@ def follow(rank: Rank) -> Ending | None:
         except StartRefused as refused:
             raise SetupRefused(refused.why) from refused
         joined.begin(words.Begin(program="", workers=0, cores=()))
-        ranks = RanksOfFollower(group, joined.give, _stepper())
+        ranks = RanksOfFollower(group, joined.give, sums.stepper(joined.mapping, joined.check))
         return Trainer(setup, channel, rank.run_dir, rank.run_id, makers=ranks)
 
     ending = see_through(make, channel)
@@ -132,15 +136,50 @@ def serve(rank: Rank, lead_over: Callable[[], tuple[socket.socket, Page]]) -> En
     return ending
 
 
-def _store(ranks: int, port: int = 0) -> Any:
-    """Return the store where the ranks meet. Rank 0 has it at a port that the system chooses; `port` 0."""
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not declare it
+class SumsByDdp:
+    """The gradients of all ranks are averaged by DistributedDataParallel, which needs torch's process group."""
 
-    return TCPStore(_HERE, port, ranks, is_master=port == 0, timeout=_NEVER, wait_for_workers=False)
+    @staticmethod
+    def store(ranks: int, port: int = 0) -> Any:
+        """Return the store where the ranks meet. Rank 0 has it at a port that the system chooses; `port` 0."""
+        from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch does not declare it
+
+        return TCPStore(_HERE, port, ranks, is_master=port == 0, timeout=_NEVER, wait_for_workers=False)
+
+    @staticmethod
+    def stepper(mapping: int, waiting: Callable[[], None]) -> Any:  # noqa: ARG004 - as the other one's
+        """Return what makes the steps."""
+        from tolariad.trainer.ranks.shared import StepperOfShares
+
+        return StepperOfShares
 
 
-def _meet(store: Store, rank: Rank) -> None:
-    """Make torch's process group."""
+class ExactSums:
+    """They are added in shared memory: no store and no process group, whose import alone takes seconds of a start."""
+
+    @staticmethod
+    def store(ranks: int, port: int = 0) -> None:
+        """Return nothing."""
+
+    @staticmethod
+    def stepper(mapping: int, waiting: Callable[[], None]) -> Any:
+        """Return what makes the steps. `mapping`: the descriptor of the shared memory; `waiting`: see `sums_of`."""
+        from tolariad.trainer.ranks.leaf_steps import StepperOfSharedLeaves
+
+        return partial(StepperOfSharedLeaves, mapping=mapping, waiting=waiting)
+
+
+def _sums(rank: Rank) -> type[SumsByDdp | ExactSums]:
+    """Return how this run adds up gradients."""
+    from tolariad.core.calc.settings.rules import read_resolved
+
+    return ExactSums if read_resolved(rank.config()).parallel.exact else SumsByDdp
+
+
+def _meet(store: Store | None, rank: Rank) -> None:
+    """Make torch's process group, if there is a store for it."""
+    if store is None:
+        return
     from torch import distributed
 
     from tolariad.core.calc.settings.rules import read_resolved
@@ -158,12 +197,6 @@ def _built(rank: Rank) -> Setup:
     from tolariad.trainer.build import build
 
     return build(rank.config(), rank.threads, place=rank.place)
-
-
-def _stepper() -> Any:
-    from tolariad.trainer.ranks.shared import StepperOfShares
-
-    return StepperOfShares
 
 
 def _pass(_: words.Word) -> None:

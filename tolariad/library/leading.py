@@ -12,6 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
+from blake3 import blake3
+
 from tolariad.attach import words
 from tolariad.channel import Page, TrainerEnd
 from tolariad.channel.points import LeaderPoints
@@ -31,6 +33,7 @@ from tolariad.trainer.process.lifecycle import Steps
 from tolariad.trainer.ranks.group import Leader
 from tolariad.trainer.ranks.leading import RanksOfLeader
 from tolariad.trainer.setup import Place, Setup
+from tolariad.trainer.step.parameter_digest import digesting, tensors_of
 
 
 class Leading(Attached):
@@ -121,7 +124,7 @@ def built(setup: Setup) -> dict[str, str]:
             "(docs/ranks.md)"
         )
     environment, train = setup.environment, setup.train
-    return {
+    values = {
         "the model (parameters, buffers and their shapes)": environment.model_hash[:12],
         "the optimizer": environment.optimizers,
         "the number of batches in an epoch": str(train.batches),
@@ -130,3 +133,8 @@ def built(setup: Setup) -> dict[str, str]:
         "the number of torch's threads": str(environment.threads),
         "the kind of device": setup.device.type,
     }
+    if setup.settings.parallel.exact:
+        # Each rank reads its own batches and gets the gradients of all: no later step would show what differs here.
+        values["the first items of the data"] = blake3(repr(environment.data[:1]).encode()).hexdigest()[:12]
+        values["the model as it was built"] = f"{digesting(tensors_of(setup)).read().whole:016x}"
+    return values

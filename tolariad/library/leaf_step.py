@@ -8,7 +8,7 @@ Promises: losses and gradients of a step, and what it draws, do not depend on th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,7 +16,7 @@ import torch
 
 from tolariad.library.loop_task import LoopMisused
 from tolariad.library.own_step import LoopStep
-from tolariad.library.ranks import wrapper_of
+from tolariad.trainer.data.digest import digest_of
 from tolariad.trainer.ranks.exact import ExactSum
 from tolariad.trainer.ranks.exact.order import block as block_of
 from tolariad.trainer.step.gradients import has_gradients, numbers_of
@@ -25,25 +25,8 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from tolariad.trainer.loop import Trainer
-    from tolariad.trainer.setup import Setup
 
 _PAGE: Final = "docs/exact-sums.md"
-
-
-def sums_of(setup: Setup, mapping: int | None, waiting: Callable[[], None]) -> ExactSum:
-    """Set up the exact sums of a run, and meet the other ranks. Raises SetupRefused, or what `waiting` raises.
-
-    `mapping`: the descriptor of the group's memory file; None for one rank. `waiting`: called during each wait.
-    """
-    return ExactSum(
-        wrapper_of(setup.model) or setup.model,
-        rank=setup.place.rank,
-        ranks=setup.place.ranks,
-        leaves=setup.settings.accumulate,
-        mapping=mapping,
-        rng_seed=setup.rng_seed,
-        waiting=waiting,
-    )
 
 
 class LeafStep(LoopStep):
@@ -54,6 +37,7 @@ class LeafStep(LoopStep):
         self._sums = sums
         # Of the step in progress: the leaves of this rank that are to come, and what ends with a leaf and with the sum.
         self._left: list[int] = []
+        self._digest = 0
         self._leaf, self._sum = ExitStack(), ExitStack()
 
     def length(self, batches: int) -> int:
@@ -69,6 +53,8 @@ class LeafStep(LoopStep):
             block = self._sum.enter_context(self._sums.step(step, len(group)))
             self._left = list(block)
             for leaf in block:
+                # Before the loop can change it.
+                self._digest = digest_of((group[leaf],))
                 self._leaf.enter_context(self._sums.leaf(leaf))
                 yield first + leaf, group[leaf]
             if not block:
@@ -85,7 +71,7 @@ class LeafStep(LoopStep):
             )
         found = self._gradients_of(loss)
         self._losses.append(found)
-        self._sums.note(self._left.pop(0), found.item())
+        self._sums.note(self._left.pop(0), found.item(), self._digest)
         self._leaf.close()
 
     @property
@@ -96,8 +82,9 @@ class LeafStep(LoopStep):
     def _numbers(self) -> Any:
         """Add up the leaves of all ranks, and return the numbers of the step."""
         self._stepper.of_sum(self._sum.close)
+        self._stepper.of_leaves([int(digest) for _, digest in self._sums.numbers])
         device = self._setup.device
-        losses = [torch.tensor(loss, dtype=torch.float64, device=device) for (loss,) in self._sums.numbers]
+        losses = [torch.tensor(loss, dtype=torch.float64, device=device) for loss, _ in self._sums.numbers]
         return numbers_of(self._setup, losses, self._stepper.position.step + 1)
 
     def update(self, *_: Any, **more: Any) -> None:

@@ -174,10 +174,11 @@ class Tolaria:
         """Return what makes the steps of a loop with this trainer."""
         if self._live is None or not trainer.setup.settings.parallel.exact:
             return LoopStep(trainer)
-        from tolariad.library.leaf_step import LeafStep, sums_of
+        from tolariad.library.leaf_step import LeafStep
+        from tolariad.trainer.ranks.leaf_steps import sums_of
 
         if self._sums is None:
-            self._sums = sums_of(trainer.setup, *self._live.group)
+            self._sums = sums_of(trainer.setup, *self._live.group, ranks.wrapper_of(trainer.setup.model))
         return LeafStep(trainer, self._sums)
 
     def stop(self) -> bool:

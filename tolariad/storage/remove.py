@@ -18,12 +18,13 @@ from types import TracebackType
 from typing import Final
 
 from tolariad import run_files
+from tolariad.core.calc.pruning.files import FOLDER as IMPORTANCE
+from tolariad.core.calc.pruning.files import cycle_of
 from tolariad.failpoints import reached
 from tolariad.storage.manifest import check_id
 from tolariad.storage.write import sync_folder
 
 _OURS: Final = re.compile(r"^\.?c(\d{6,})(\.partial|\.removed)?$")
-_IMPORTANCE: Final = re.compile(r"^p(\d{6,})\.safetensors$")
 
 
 class InUse(Exception):
@@ -112,7 +113,6 @@ def sweep(root: Path, committed: Collection[str], highest: int) -> list[str]:
 
 def unnamed_importance(run: Path, kept: Collection[str], highest: int) -> list[str]:
     """Return the files of importance of cycles up to `highest` that are not `kept`, relative to the run's folder."""
-    folder = run / "importance"
-    found = [(path, _IMPORTANCE.match(path.name)) for path in sorted(folder.glob("p*"))]
-    names = [f"{folder.name}/{path.name}" for path, cycle in found if cycle and int(cycle[1]) <= highest]
+    found = [(path.name, cycle_of(path.name)) for path in sorted((run / IMPORTANCE).glob("p*"))]
+    names = [f"{IMPORTANCE}/{name}" for name, cycle in found if cycle is not None and cycle <= highest]
     return [name for name in names if name not in kept]

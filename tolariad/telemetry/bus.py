@@ -17,10 +17,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from tolariad.core.calc.token_bucket import TokenBucket
 from tolariad.loop_files import in_thread
 from tolariad.telemetry.collector import Unreachable
 from tolariad.telemetry.messages import TelemetryMessage
-from tolariad.telemetry.token_bucket import TokenBucket
 
 if TYPE_CHECKING:
     from redis.asyncio import Redis
@@ -95,7 +95,7 @@ class RedisBus:
                     refused = await self._added(client, refused)
                 if refused:
                     raise Unreachable("the server's memory is full (maxmemory)")
-        except (RedisError, OSError, TimeoutError) as error:
+        except (RedisError, OSError, TimeoutError, ValueError) as error:
             # It may have been written all the same.
             self._unsure |= ids - self._written
             await self.close()
@@ -174,4 +174,6 @@ class RedisBus:
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
         return "the server does not answer in time"
+    if isinstance(error, ValueError):
+        return "what the server answers is not the protocol of Redis"
     return str(error) or type(error).__name__

@@ -1,11 +1,14 @@
 """Spans for OpenTelemetry, extra `otel`: live to a collector, and of an old run.
 
 Promises: nothing of OpenTelemetry is loaded before the first span is sent. Ids are those of `spans.py`, so a second
-export of a run repeats spans and adds none. A collector that does not answer gets the same spans later.
+export of a run repeats spans and adds none. A collector that does not answer gets the same spans later; one that
+refuses them (a code 4xx) does not. What the exporter logs of it stays out of the run's log, which says it once.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
@@ -27,8 +30,17 @@ _PATH: Final = "/v1/traces"
 _HINT: Final = "it needs OpenTelemetry: pip install 'tolariad[otel]'"
 
 
+# The codes with which a collector asks for another try.
+_FOR_LATER: Final = (408, 429)
+_CODE: Final = re.compile(r"code: ([1-9]\d\d)\b")
+
+
 class TracesUnusable(Exception):
     """The packages of OpenTelemetry are missing."""
+
+
+class TracesRefused(Exception):
+    """The collector does not take these spans, whenever they are sent."""
 
 
 class Traces:
@@ -42,7 +54,7 @@ class Traces:
         self._exporter: SpanExporter | None = None
 
     async def publish(self, messages: Sequence[TelemetryMessage]) -> None:
-        """Send the spans. Raises Unreachable, TracesUnusable."""
+        """Send the spans. Raises Unreachable, TracesRefused, TracesUnusable."""
         spans = [message.payload for message in messages if isinstance(message.payload, Span)]
         if spans:
             await in_thread(self._export, spans)
@@ -57,8 +69,7 @@ class Traces:
     def _export(self, spans: list[Span]) -> None:
         if self._exporter is None:
             self._exporter = exporter_to(self._endpoint)
-        if not _sent(self._exporter, [readable(span, self._run_id, self._run_name) for span in spans]):
-            raise Unreachable("the collector does not take the spans")
+        _send(self._exporter, [readable(span, self._run_id, self._run_name) for span in spans])
 
 
 def exporter_to(endpoint: str) -> SpanExporter:
@@ -67,6 +78,9 @@ def exporter_to(endpoint: str) -> SpanExporter:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
     except ImportError as error:
         raise TracesUnusable(_HINT) from error
+    logger = logging.getLogger("opentelemetry.exporter")
+    logger.addHandler(_SAID)
+    logger.propagate = False
     is_bare = urlsplit(endpoint).path in ("", "/")
     return OTLPSpanExporter(endpoint.rstrip("/") + _PATH if is_bare else endpoint, timeout=_LIMIT_S)
 
@@ -74,28 +88,49 @@ def exporter_to(endpoint: str) -> SpanExporter:
 def export_run(
     events: Iterable[tuple[int, m.Event]], run_id: bytes, run_name: str, exporter: SpanExporter
 ) -> Iterator[int]:
-    """Send the spans of a run's events, and yield how many of each batch. Raises Unreachable."""
+    """Send the spans of a run's events, and yield how many of each batch. Raises as Traces.publish."""
     made, batch = Spans(run_id), []
     for seq, event in events:
         if (span := made.add(seq, event)) is not None:
             batch.append(readable(span, run_id, run_name))
         if len(batch) == _AT_ONCE:
-            yield _delivered(exporter, batch)
+            _send(exporter, batch)
+            yield len(batch)
             batch = []
     if batch:
-        yield _delivered(exporter, batch)
+        _send(exporter, batch)
+        yield len(batch)
 
 
-def _delivered(exporter: SpanExporter, batch: list[ReadableSpan]) -> int:
-    if not _sent(exporter, batch):
-        raise Unreachable("the collector does not take the spans")
-    return len(batch)
+class _Said(logging.Handler):
+    """Keeps what the exporter has logged last: its result says only that it failed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()
 
 
-def _sent(exporter: SpanExporter, spans: list[ReadableSpan]) -> bool:
+_SAID: Final = _Said()
+
+
+def _send(exporter: SpanExporter, spans: list[ReadableSpan]) -> None:
     from opentelemetry.sdk.trace.export import SpanExportResult
 
-    return exporter.export(spans) is SpanExportResult.SUCCESS
+    _SAID.text = ""
+    if exporter.export(spans) is not SpanExportResult.SUCCESS:
+        raise _failure(_SAID.text)
+
+
+def _failure(said: str) -> Unreachable | TracesRefused:
+    """Return the error of an export that failed, from what the exporter has logged of it."""
+    found = _CODE.search(said)
+    if found is None:
+        return Unreachable("the collector does not answer")
+    code, what = int(found[1]), f"the collector answered {found[1]}"
+    return TracesRefused(what) if 400 <= code < 500 and code not in _FOR_LATER else Unreachable(what)
 
 
 def readable(span: Span, run_id: bytes, run_name: str) -> ReadableSpan:

@@ -180,6 +180,7 @@ def _as_spare(arguments: argparse.Namespace) -> Turn | None:
     def imported() -> None:
         waiting.imported()
         import tolariad.library.grouped
+        import tolariad.trainer.ranks.leaf_steps
         import tolariad.trainer.ranks.shared  # noqa: F401
 
     # Ranks build together, after they have met.

@@ -63,21 +63,13 @@ _ONE_PROCESS: Final = (
     "`torchrun --nproc-per-node {}` and calls Tolaria(...).run(...) with its model in DistributedDataParallel "
     "(docs/ranks.md). Else remove parallel"
 )
-_NO_EXACT_TASK: Final = (
-    "a task cannot have exact sums (parallel.exact) yet: a program with a loop of its own can, under torchrun or alone "
-    "(docs/exact-sums.md). Else remove parallel.exact and parallel.leaves"
-)
 _SHARED: Final = (
     "{} ranks share out the training data, which works for tensors and for data that are read by index with a length "
     "known. This data can only be iterated over (docs/ranks.md)"
 )
-_EXACT: Final = (
-    "parallel.exact is for programs that call run() yet, alone or under torchrun: `tolariad run` sums by DDP. Remove "
-    "it (docs/exact-sums.md)"
-)
 _ONE_UPDATE: Final = (
-    "{} ranks make one update a step from loss(model, batch), and this task makes its updates itself, by "
-    "training_step or a closure (docs/ranks.md)"
+    "{} one update a step from loss(model, batch), and this task makes its updates itself, by training_step or a "
+    "closure (docs/ranks.md)"
 )
 
 
@@ -88,7 +80,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     existing task to use instead of the one that the configuration names. `place`: the process among several that train.
     """
     settings = read_resolved(config)
-    rng_seed = _checked_seed(settings, place, given)
+    rng_seed = _checked_seed(settings, place)
     # The ranks of a daemon share data and machine; those of a program have done that themselves.
     mine = place if given is None else ALONE
     device, grade = _prepared(settings, threads, mine, _own_device(given, place))
@@ -97,7 +89,7 @@ def build(config: bytes, threads: int | None = None, given: FoundTask | None = N
     found = _found(given, settings)
     model = _model(found.task, settings, device)
     slots = find_slots(found.task, model, settings)
-    train, validation = _feeds(found.task, settings, mine)
+    train, validation = _feeds(found.task, settings, place if settings.parallel.exact else mine)
     owned = build_optimizers(found.task, model, settings)
     owners = [Owner(name, groups.optimizer) for name, groups in owned.items()]
     steps_per_epoch = _steps_per_epoch(train, settings)
@@ -159,10 +151,8 @@ def _own_device(given: FoundTask | None, place: Place) -> torch.device | None:
     return first.device if first is not None else None
 
 
-def _checked_seed(settings: Settings, place: Place, given: FoundTask | None) -> int:
+def _checked_seed(settings: Settings, place: Place) -> int:
     """Return the run's seed, if the run is for this process. Raises SetupRefused."""
-    if settings.parallel.exact and given is None:
-        raise SetupRefused(_NO_EXACT_TASK)
     # With exact sums the number of ranks is that of each start.
     if settings.parallel.ranks != place.ranks and not settings.parallel.exact:
         raise SetupRefused(_ONE_PROCESS.format(settings.parallel.ranks, settings.parallel.ranks))
@@ -221,8 +211,6 @@ def _get_ready(setup: Setup, grade: str) -> None:
 
 def _found(given: FoundTask | None, settings: Settings) -> FoundTask:
     """Return the task, and say which of its methods have almost right names."""
-    if given is None and settings.parallel.exact:
-        raise SetupRefused(_EXACT)
     found = given or find_task(require_task(settings))
     for name, meant in misnamed(program_of(found.task)):
         _log.warning("The task's method %s is never called. Is %s meant? docs/task.md lists all names.", name, meant)
@@ -250,14 +238,15 @@ def _training_step(task: Any, settings: Settings, owners: Sequence[Owner]) -> Ca
     closures = [one for one in owners if needs_closure(one.optimizer)]
     if not callable(found) and not closures:
         return None
+    if settings.parallel.ranks > 1 or settings.parallel.exact:
+        who = "exact sums make" if settings.parallel.exact else f"{settings.parallel.ranks} ranks make"
+        raise SetupRefused(_ONE_UPDATE.format(who))
     if settings.accumulate > 1:
         who = "training_step(model, batch, run)" if callable(found) else type(closures[0].optimizer).__name__
         raise SetupRefused(
             f"accumulate is {settings.accumulate}, but {who} makes its own updates, each from one loss; set accumulate "
             "to 1"
         )
-    if settings.parallel.ranks > 1:
-        raise SetupRefused(_ONE_UPDATE.format(settings.parallel.ranks))
     if callable(found):
         step: Callable[..., Any] = found
         return step
@@ -337,13 +326,26 @@ def _feeds(task: Any, settings: Settings, place: Place) -> tuple[Feed, Feed | No
         seed_everything(derived_seed(rng_seed, "data"))
         try:
             train = feed(task.train_data(settings), rng_seed, shuffle=True)
-            if place.ranks > 1 and not train.shared_out(Share(*place, settings.accumulate)):
-                raise SetupRefused(_SHARED.format(place.ranks))
+            if place.ranks > 1:
+                _share_out(train, settings, place)
             data = task.val_data(settings) if hasattr(task, "val_data") else None
             seed = derived_seed(rng_seed, "validation data")
             return train, None if data is None else feed(data, seed, shuffle=False)
         except ValueError as error:
             raise SetupRefused(f"the task's data: {error}") from error
+
+
+def _share_out(train: Feed, settings: Settings, place: Place) -> None:
+    """Let this rank read its share of the batches only. Raises SetupRefused.
+
+    With exact sums all ranks go through the whole data anyhow, so data that cannot be shared out are read by all.
+    """
+    if settings.parallel.exact:
+        from tolariad.trainer.ranks.exact.leaf_share import LeafShare
+
+        train.shared_out(LeafShare(*place, settings.accumulate))
+    elif not train.shared_out(Share(*place, settings.accumulate)):
+        raise SetupRefused(_SHARED.format(place.ranks))
 
 
 def _steps_per_epoch(train: Feed, settings: Settings) -> int | None:
@@ -357,4 +359,4 @@ def _steps_per_epoch(train: Feed, settings: Settings) -> int | None:
         return None
     if train.batches == 0:
         raise SetupRefused("the task's data yields no batch; is batch_size larger than the data, with drop_last?")
-    return -(-train.batches // (settings.accumulate * train.share_of.ranks))
+    return -(-train.batches // (settings.accumulate * train.share_of.times))

@@ -37,14 +37,12 @@ from tolariad.trainer.health.stage_handler import StageHandler
 from tolariad.trainer.health.stopwatch import Stopwatch
 from tolariad.trainer.lr.audit import Audit
 from tolariad.trainer.lr.handler import RateHandler
-from tolariad.trainer.makers import Alone, Makers
+from tolariad.trainer.makers import Alone, Makers, stepper_of
 from tolariad.trainer.orders import BoundaryOrders
 from tolariad.trainer.parts.part import Trained
 from tolariad.trainer.rollback import RollbackCommitted, RollbackHandler, SnapshotHandler, standing_at
 from tolariad.trainer.seeds.handler import measured
 from tolariad.trainer.step.fetch import EpochBegins, Fetch
-from tolariad.trainer.step.several import StepperOfUpdates
-from tolariad.trainer.step.stepper import Stepper
 from tolariad.trainer.step.validate import try_evaluate
 from tolariad.trainer.tasks.callbacks import Callbacks
 from tolariad.trainer.tasks.context import HookContext
@@ -57,6 +55,7 @@ if TYPE_CHECKING:
 
     from tolariad.channel import TrainerEnd
     from tolariad.trainer.setup import Setup
+    from tolariad.trainer.step.stepper import Stepper
 
 Flow: TypeAlias = "Generator[tuple[Any, ...] | EpochBegins | None, None, None]"
 
@@ -80,7 +79,7 @@ class Trainer:
         """`ring`: the snapshot arena's descriptor. `stepper`: the one of a user's loop. `makers`: None: it is alone."""
         self.setup, self._is_loop = setup, stepper is not None
         self._checkpoints, settings = run_dir / "checkpoints", setup.settings
-        make = makers or Alone(stepper or (Stepper if setup.training_step is None else StepperOfUpdates))
+        make = makers or Alone(stepper or stepper_of(setup))
         link, throttle = make.link(end), settings.checkpoint.throttle_mb_s
         self._saver = make.saver(
             setup,

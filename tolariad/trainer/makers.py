@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tolariad.trainer.checkpoints.save import Saver
 from tolariad.trainer.orders import Boundary, Link
+from tolariad.trainer.step.several import StepperOfUpdates
+from tolariad.trainer.step.stepper import Stepper
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tolariad.trainer.step.stepper import Stepper
+    from tolariad.trainer.setup import Setup
 
 
 class Makers(Protocol):
@@ -39,3 +41,12 @@ class Alone:
 
     def __init__(self, stepper: Callable[..., Stepper]) -> None:
         self.stepper = stepper
+
+
+def stepper_of(setup: Setup) -> Callable[..., Stepper]:
+    """Return what makes the steps of a task in one process."""
+    if setup.settings.parallel.exact:
+        from tolariad.trainer.ranks.leaf_steps import StepperOfLeaves
+
+        return StepperOfLeaves
+    return Stepper if setup.training_step is None else StepperOfUpdates

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
+from tests import own_place
 from tolariad.cli import runs
 from tolariad.cli.watching import command
 
@@ -66,3 +71,14 @@ def test_without_a_live_run_it_says_so(tolaria, shown, monkeypatch):
 
     assert tolaria("watch").code == 3
     assert shown == []
+
+
+def test_the_first_words_need_neither_textual_nor_the_events():
+    """They are on the screen before anything is loaded that takes longer than the interpreter."""
+    code = "import sys; import tolariad.cli.watching.command; print(*sys.modules)"
+    environment = os.environ | {"PYTHONPATH": str(own_place.ROOT)}
+    command = [sys.executable, "-c", code]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+
+    assert "tolariad.cli.runs" in loaded.stdout.split()
+    assert not {"textual", "rich", "plotext", "asyncio", "tolariad.core.messages"} & set(loaded.stdout.split())

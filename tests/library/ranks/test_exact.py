@@ -20,9 +20,6 @@ from tests.recorded import events_of, of, sound
 from tests.waiting import wait_for
 from tolariad import Tolaria
 from tolariad.core import messages as m
-from tolariad.core.calc.settings.reading import read_settings
-from tolariad.core.calc.settings.rules import resolved_json
-from tolariad.trainer.build import build
 from tolariad.trainer.errors import SetupRefused
 
 LEAVES = 6
@@ -210,10 +207,51 @@ def test_what_a_model_or_a_loop_may_not_have_is_named(tmp_path, sick, says):
     assert not of(events_of(tmp_path / "run"), m.StepCompleted)
 
 
-def test_a_task_and_train_are_refused_by_name(tmp_path):
-    """A task of a daemon is built without a program; `train` makes its own forward pass."""
-    config = resolved_json(read_settings({"task": "digits", "rng_seed": 1, **EXACT}))
-    with pytest.raises(SetupRefused, match="a task cannot have exact sums"):
-        build(config)
+class Reading(Exact):
+    """Notes which rows this rank reads. Rank 1 draws them in another order if `differs`."""
+
+    differs = False
+
+    def __call__(self, rank):
+        """Train, and return the rows too."""
+        self.rank, self.rows = rank, []
+        return {**super().__call__(rank), "rows": self.rows}
+
+    def loader(self):
+        """Return the data in an order of the loader's own."""
+        rows, (inputs, targets) = self.rows, data(self.samples).tensors
+
+        class Rows(torch.utils.data.Dataset):
+            def __len__(self):
+                return len(inputs)
+
+            def __getitem__(self, row):
+                rows.append(row)
+                return inputs[row], targets[row]
+
+        seed = self.rank if self.differs else 5
+        return DataLoader(Rows(), BATCH, shuffle=True, generator=torch.Generator().manual_seed(seed)), None
+
+
+def test_each_rank_of_a_program_reads_its_own_batches(tmp_path):
+    """All rows of an epoch once, over both ranks; beside them the few that tell whether the data are others."""
+    one, other = start(2, Reading(tmp_path / "run", samples=12 * BATCH, epochs=1), tmp_path)
+    rows = [row for found in (one, other) for row in found["rows"][-6 * BATCH :]]
+
+    assert sorted(rows) == list(range(12 * BATCH))
+
+
+def test_ranks_whose_data_come_in_another_order_are_named(tmp_path):
+    """Their gradients would be equal all the same. No update is made."""
+    program = Reading(tmp_path / "run", samples=12 * BATCH, epochs=1)
+    program.differs = program.holds = True
+    found = start(2, program, tmp_path)
+
+    assert any(one is not None and "step 1: the batches of rank 0" in one["error"] for one in found), found
+    assert not of(events_of(tmp_path / "run"), m.StepCompleted)
+
+
+def test_train_is_refused_by_name(tmp_path):
+    """`train` makes its own forward pass."""
     with pytest.raises(SetupRefused, match=r"train\(\) cannot have exact sums"):
         Tolaria({"tolaria": EXACT}, run_dir=tmp_path / "run").train(nn.Linear(2, 2), (), None, 1)

@@ -12,7 +12,6 @@ import msgspec
 
 from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
-from tolariad.cli.status_words import status_row
 from tolariad.core.calc.bounds import SECONDS_MAX
 
 # A screen that asks without a pause would take a whole core.
@@ -66,9 +65,10 @@ def _screen(targets: list[runs.Target], interval_s: float) -> int:
         # Without a journal there is nothing to show but the daemon's answer.
         with targets[0].connect():
             pass
-    # Textual takes longer to import than a person waits for a sign of life.
+    # Textual, and the events that sentences need, take longer to import than a person waits for a sign of life.
     sys.stdout.write("\r".join([output.shown(f"watching {_words(targets)}"), ""]))
     sys.stdout.flush()
+    from tolariad.cli.status_words import status_row
     from tolariad.cli.watching.app import WatchApp
 
     app = WatchApp(targets, interval_s=max(_INTERVAL_MIN_S, interval_s))
@@ -85,6 +85,7 @@ def _words(targets: list[runs.Target]) -> str:
 def _lines(target: runs.Target, *, rewrite: bool | None, as_json: bool, interval_s: float) -> int:
     """Print the progress of a live run until it ends."""
     from tolariad.cli.progress import Progress
+    from tolariad.cli.status_words import status_row
     from tolariad.control.client import read_reply
     from tolariad.control.replies import RunStatus
 

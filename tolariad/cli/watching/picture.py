@@ -17,7 +17,7 @@ from tolariad.cli.output import OWN_MARKS, number, size
 from tolariad.cli.plot import Panel
 from tolariad.cli.status_words import STARTS, facts, figures, fitted, lately, phase_words, place
 from tolariad.cli.watching.view import Status, View
-from tolariad.cli.wrapping import clipped, width, wrapped
+from tolariad.cli.wrapping import clipped, filled, width, wrapped
 from tolariad.forensics.words import safe
 
 KEYS: Final = "p pause   r resume   c checkpoint   n note   q quit"
@@ -217,7 +217,7 @@ def _picture_of(panel: Panel, columns: int, height: int) -> list[str]:
 
 def _drawn(text: str, columns: int) -> Iterator[Span]:
     """Yield a line of a curve: the dots in a colour, the axes dim."""
-    for index, part in enumerate(_DRAWN.split(text.ljust(columns))):
+    for index, part in enumerate(_DRAWN.split(filled(text, columns))):
         if part:
             yield Span(part, "cyan" if index % 2 else "dim")
 

@@ -13,6 +13,7 @@ from tolariad.core import messages as m
 from tolariad.core import state as st
 from tolariad.core.calc.health.breaker import BreakerState
 from tolariad.core.calc.pruning.analysis import AnalysisRequest, faults_of_choice
+from tolariad.core.calc.pruning.files import importance_file
 from tolariad.core.calc.pruning.phase import PruningPhase, is_due_since, phase_at
 from tolariad.core.calc.pruning.plan import PrunePlan
 from tolariad.core.calc.pruning.schedule import budget_at, cap_at, parameters_allowed
@@ -154,11 +155,6 @@ def analysis_of(state: ReadsPruning, opened: st.OpenCycle, entry: st.CatalogueEn
         output=importance_file(opened.cycle),
     )
     return m.AnalyzeCheckpoint(request=request, limit_s=(plan or PrunePlan()).timeout_s)
-
-
-def importance_file(cycle: int) -> str:
-    """Return the name of the file with the importance of a cycle, relative to the run's folder."""
-    return f"importance/p{cycle:06d}.safetensors"
 
 
 def fault_of_analysis(found: m.PruneAnalyzed, opened: st.OpenCycle, pruning: st.Pruning) -> str:

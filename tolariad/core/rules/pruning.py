@@ -11,6 +11,7 @@ from typing import Final, Protocol
 from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
+from tolariad.core.calc.pruning.files import importance_file
 from tolariad.core.calc.pruning.phase import PruningPhase
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At
@@ -81,7 +82,7 @@ def replied(state: Reads, given: m.AnalysisReply, _: At[Reads]) -> Decision | No
     The file of a result that is not recorded is removed: no event would ever name it.
     """
     opened = state.pruning.open
-    unnamed = () if given.found is None else (m.RemoveImportance(files=(q.importance_file(given.cycle),)),)
+    unnamed = () if given.found is None else (m.RemoveImportance(files=(importance_file(given.cycle),)),)
     if opened is None or opened.cycle != given.cycle:  # safety: late-analysis-ignored
         return Decision((), unnamed)
     why = given.why or "the analysis gave no result"

@@ -8,6 +8,7 @@ microseconds. A difference between two batches is found if it is in the part tha
 from __future__ import annotations
 
 import ctypes
+import struct
 import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -33,6 +34,11 @@ def digest_of(batches: Sequence[Any]) -> int:
         return _digest(batches)
     except Exception:  # noqa: BLE001 - whatever a batch's own methods raise, the step does not need its digest
         return 0
+
+
+def of_several(digests: Sequence[int]) -> int:
+    """Return the digest of a step from those of its micro-batches, in their order; 0 if one of them has none."""
+    return _crc(struct.pack(f"<{len(digests)}I", *digests)) or 1 if all(digests) else 0
 
 
 def _digest(batches: Sequence[Any]) -> int:

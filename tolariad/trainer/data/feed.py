@@ -17,7 +17,7 @@ import torch
 from tolariad.core import messages as m
 from tolariad.trainer.data.fingerprint import of_items
 from tolariad.trainer.data.randomness import derived_seed
-from tolariad.trainer.data.share import ALL, ELSEWHERE, Share
+from tolariad.trainer.data.share import ALL, ELSEWHERE, Sharing
 
 
 class Bearing(enum.Enum):
@@ -58,7 +58,7 @@ class Feed(ABC):
         self.findings: list[Finding] = []
         """The findings since they were last taken."""
         self._beat: Callable[[], None] = lambda: None
-        self.share_of = ALL
+        self.share_of: Sharing = ALL
         """Which of the batches are read here. In place of the others `epoch` yields `ELSEWHERE`."""
 
     @abstractmethod
@@ -91,7 +91,7 @@ class Feed(ABC):
         """Return the fingerprint of the data. Data that can only be iterated over has no hashes of items."""
         return m.DataPrint()
 
-    def shared_out(self, share: Share) -> bool:  # noqa: ARG002 - the signature of those that can
+    def shared_out(self, share: Sharing) -> bool:  # noqa: ARG002 - the signature of those that can
         """Read a rank's share only, from the next epoch on. Return False if these data cannot be shared out so."""
         return False
 
@@ -99,6 +99,13 @@ class Feed(ABC):
         """Return whether another rank reads batch `number`, from 0, of an epoch."""
         batches, share = self.batches or 0, self.share_of
         return share is not ALL and number < batches and not share.takes(number, batches)
+
+    def order_digest(self, batches: int) -> int:  # noqa: ARG002 - the signature of those that know
+        """Return a digest of the order of the epoch up to so many batches, since it was begun here; 0: none is known.
+
+        Of data whose steps are drawn together; asked once for each step.
+        """
+        return 0
 
     def load_state(self, state: Any) -> None:  # noqa: B027 - most feeds have no state
         """Restore what `state` returned. The next call must be `epoch`."""
@@ -150,7 +157,7 @@ class TensorFeed(Feed):
         self._samples = lengths.pop()
         self.batches = -(-self._samples // batch_size)
 
-    def shared_out(self, share: Share) -> bool:
+    def shared_out(self, share: Sharing) -> bool:
         """Read a rank's share only."""
         self.share_of = share
         return True

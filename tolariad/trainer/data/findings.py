@@ -140,3 +140,12 @@ def too_long() -> Finding:
         "the order of an epoch cannot be drawn again, and it is too long to be stored: after a resume within an epoch "
         "the batches that follow may be others",
     )
+
+
+def moved_by_reading(paths: Sequence[str]) -> Finding:
+    """Return what is said of a data set whose state changes when items are read, if each rank reads its own."""
+    return Finding(
+        Bearing.INEXACT,
+        f"{_few(paths)} changes while items are read. With exact sums each rank reads its own batches, so what follows "
+        "from it depends on the number of ranks",
+    )

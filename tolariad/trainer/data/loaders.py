@@ -15,13 +15,15 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from tolariad.core import messages as m
+from tolariad.trainer.data import findings
 from tolariad.trainer.data.carriers import iterator_seed
 from tolariad.trainer.data.feed import Feed, Return, TensorFeed, length_of
 from tolariad.trainer.data.fingerprint import of_dataset
 from tolariad.trainer.data.iterated import IteratedFeed
+from tolariad.trainer.data.leaves import same
 from tolariad.trainer.data.order import DrawnSoFar, Fetching, drawn_whole
 from tolariad.trainer.data.randomness import derived_seed, preserved_host_rng, seed_host
-from tolariad.trainer.data.share import Share
+from tolariad.trainer.data.share import Sharing
 from tolariad.trainer.data.sources import RebuiltSource, Source, SwappedSource, is_stateful, overridden, reads_ahead
 from tolariad.trainer.data.walk import Place, walk
 from tolariad.trainer.errors import SetupRefused
@@ -37,12 +39,30 @@ class LoaderFeed(IteratedFeed):
     def __init__(self, loader: DataLoader[Any], rng_seed: int) -> None:
         super().__init__(loader, rng_seed, [_source_of(loader, rng_seed)], Return.BY_INDEX)
 
-    def shared_out(self, share: Share) -> bool:
+    def shared_out(self, share: Sharing) -> bool:
         """Read a rank's share only: the sampler draws the whole order, and the items of others are not read."""
+        if self.batches is None:
+            return False
         self.share_of = share
         for source in self._sources:
-            source.share_out(share, self.batches or 0)
-        return self.batches is not None
+            source.share_out(share, self.batches)
+        return True
+
+    def order_digest(self, batches: int) -> int:
+        """Return a digest of the indices that were drawn for these batches, and for those before since the start."""
+        return self._sources[0].order.digest_up_to(batches)
+
+    def state(self) -> Any:
+        """Return what a resume needs. With exact sums say if reading an item changes the data set: ranks differ then.
+
+        Their number is that of each start, so rank 0's state is that of all.
+        """
+        state = super().state()
+        if self.share_of.drawn_together and state["epoch"] and self._resumed is None:
+            begun, now = self._begin[1], state["now"][1]
+            if moved := [path for path in now if not same(now[path], begun.get(path))]:
+                self.found(findings.moved_by_reading(moved))
+        return state
 
     def rows(self, epoch: int, batch: int) -> list[Any] | None:
         """Return the indices of a batch. The sampler may hold an order of its own, so every epoch before is drawn."""

@@ -33,7 +33,7 @@ from tolariad.trainer.data.carriers import (
 )
 from tolariad.trainer.data.leaves import can_be_written
 from tolariad.trainer.data.randomness import preserved_host_rng, seed_host, seeds_of
-from tolariad.trainer.data.share import ALL, Share
+from tolariad.trainer.data.share import ALL, Sharing
 
 # The longest order that is stored whole, in indices.
 WHOLE_MAX: Final = 1 << 24
@@ -92,10 +92,11 @@ class Order:
         self._is_whole = False
         # The thread of the training, and whether another one has drawn.
         self._thread, self.is_in_thread = threading.get_ident(), False
-        self._share, self._batches = ALL, 0
+        self._share: Sharing = ALL
+        self._batches = 0
         self._begin_anew(0)
 
-    def share_out(self, share: Share, batches: int) -> None:
+    def share_out(self, share: Sharing, batches: int) -> None:
         """Hand on a rank's batches only. All are drawn: ranks have one order. `batches`: their number in an epoch."""
         self._share, self._batches = share, batches
 
@@ -108,6 +109,8 @@ class Order:
         self._stored: dict[int, Drawn] = {}
         self._told: DrawnSoFar | None = None
         self._returned: Callable[[], None] | None = None
+        # By the number of a step's last batch: the digest of all that were handed on or passed over up to it.
+        self._passed: dict[int, int] = {}
         # Whether the draws up to the place of the checkpoint were those of the first time; None if nothing was drawn.
         self.agrees: bool | None = None
         # Whether as many indices were drawn: else the sampler stands elsewhere in its epoch.
@@ -128,9 +131,29 @@ class Order:
         pending, self._pending = self._pending, []
         running, self._running = self._running, None
         share, batches = self._share, self._batches
-        for one in chain(pending, self.draws() if running is None else running):
+        drawn = chain(pending, self.draws() if running is None else running)
+        for one in self._by_step(drawn, share.drawn_together) if share.drawn_together else drawn:
             if share is ALL or share.takes(one.number - 1, batches):
                 yield self._carried(one)
+
+    def _by_step(self, drawn: Iterator[Drawn], size: int) -> Iterator[Drawn]:
+        """Hand on what was drawn, once the step that it belongs to is drawn as a whole, and keep its digest."""
+        group: list[Drawn] = []
+        digest, is_one = 0, self._fetching is Fetching.INDEX
+        for one in drawn:
+            digest = zlib.crc32(_bytes_of(one.value, is_one=is_one), digest)
+            group.append(one)
+            if one.number % size == 0:
+                self._passed[one.number] = digest or 1
+                yield from group
+                group.clear()
+        if group:
+            self._passed[group[-1].number] = digest or 1
+        yield from group
+
+    def digest_up_to(self, number: int) -> int:
+        """Return the digest of all that was drawn up to a step's last batch, since the start; 0 if it is not known."""
+        return self._passed.pop(number, 0)
 
     # -- drawing -------------------------------------------------------------------------------------------------------
 

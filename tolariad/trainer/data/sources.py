@@ -31,7 +31,7 @@ from torch.utils.data import (
 from tolariad.trainer.data.carriers import Seeder
 from tolariad.trainer.data.order import Fetching, Order
 from tolariad.trainer.data.randomness import derived_seed
-from tolariad.trainer.data.share import ALL, Share
+from tolariad.trainer.data.share import ALL, Sharing
 from tolariad.trainer.data.workers import WorkerPlan, WorkerStart, require_sendable
 from tolariad.trainer.torch_private.choice import ONLY_PUBLIC
 from tolariad.trainer.torch_private.loaders import forget_iterator, iterator_of, set_prefetch
@@ -115,7 +115,8 @@ class Source:
         self._turn = 0
         # Whether an epoch has begun since workers were ended: without torch's private name that is all that is known.
         self._has_begun = False
-        self._share, self._batches = ALL, 0
+        self._share: Sharing = ALL
+        self._batches = 0
         # Whether torch draws the workers' base seed from a generator of ours, and not from the loader's.
         self._has_own_base = True
 
@@ -127,7 +128,7 @@ class Source:
         """Let each worker load so many batches ahead, from the next epoch on. None: as many as the loader says."""
         self._ahead = batches
 
-    def share_out(self, share: Share, batches: int) -> None:
+    def share_out(self, share: Sharing, batches: int) -> None:
         """Read the share of a rank only. `batches`: those of an epoch."""
         self._share, self._batches = share, batches
         self.order.share_out(share, batches)
@@ -191,7 +192,7 @@ class Source:
         """Begin an epoch of the order."""
         self._has_begun = True
         # What a loader takes ahead lies between batches of other ranks.
-        ahead = (self.loader.num_workers * (self.loader.prefetch_factor or 2) + 1) * self._share.ranks - 1
+        ahead = self._share.span(self.loader.num_workers * (self.loader.prefetch_factor or 2) + 1) - 1
         in_workers = self.loader.num_workers > 0
         self.order.begin(epoch, self.indices, self.fetching, in_workers=in_workers, ahead=ahead)
 

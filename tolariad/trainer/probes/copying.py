@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from msgspec.structs import replace
 
 from tolariad.core.calc.settings.processes import Parallel
+from tolariad.core.calc.settings.ranks import with_leaves
 from tolariad.core.calc.settings.rules import read_resolved, resolved_json
 from tolariad.storage import read_manifest
 from tolariad.trainer.build import build
@@ -37,7 +38,7 @@ def built_copy(trial: Trial, given: FoundTask | None = None) -> Copy:
     """
     settings = read_resolved(trial.config.encode())
     # The seed of a run is drawn only when the run begins. A trial is one process: it tries what one rank does.
-    config = resolved_json(replace(settings, rng_seed=settings.rng_seed or 0, parallel=Parallel()))
+    config = resolved_json(replace(with_leaves(settings), rng_seed=settings.rng_seed or 0, parallel=Parallel()))
     if trial.weights is None:
         return Copy(build(config, given=given), has_average=False)
     folder, manifest = Path(trial.weights.folder), trial.weights.manifest

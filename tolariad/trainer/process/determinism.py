@@ -60,12 +60,15 @@ def chosen_grade(settings: Settings, device: torch.device) -> Grade:
 def chosen_threads(settings: Settings, device: torch.device, ranks: int = 1) -> int:
     """Return the configured number of torch threads, else that of OMP_NUM_THREADS, which torch itself obeys.
 
-    Without either it is all cores for a CPU run, all but one for a GPU run. Ranks share them.
+    Without either it is all cores for a CPU run, all but one for a GPU run. Ranks share them. With exact sums it does
+    not depend on the number of ranks: there may be as many as leaves. torchrun sets OMP_NUM_THREADS for several only.
     """
     if settings.torch_threads:
         return settings.torch_threads
     cores, wanted = len(os.sched_getaffinity(0)), os.environ.get("OMP_NUM_THREADS", "")
-    if wanted.isdecimal() and 0 < int(wanted) <= cores:
+    if settings.parallel.exact:
+        ranks = settings.parallel.leaves or 1
+    elif wanted.isdecimal() and 0 < int(wanted) <= cores:
         return int(wanted)
     return max(1, (cores if device.type == "cpu" else cores - 1) // ranks)
 

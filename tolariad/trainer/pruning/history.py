@@ -16,11 +16,11 @@ import msgspec
 import numpy as np
 
 from tolariad import run_files
+from tolariad.core.calc.pruning.files import FOLDER
 from tolariad.core.calc.pruning.ranking import rank_correlation
 from tolariad.storage.tensor_file import TensorEntry, header, labels_of, layout, parse
 from tolariad.trainer.pruning.importance import Scores
 
-FOLDER: Final = "importance"
 FORMAT: Final = "tolaria-importance-1"
 # A file has the scores of this many cycles.
 _CYCLES: Final = 4

@@ -49,10 +49,16 @@ class StepperOfRanks(StepperOfUpdates):
         super().__init__(setup, *given, **more)
         self._exchange, self._clock = group.exchange, group.clock
         self._samples = 0
+        # With exact sums: what tells whether all ranks have the same batches in the same order; 0: nothing does.
+        self._order = 0
 
     def note(self, batches: Sequence[Any]) -> None:
         """Take the digest of the micro-batches of the next step, and the number of samples if it is timed."""
         super().note(batches)
+        data = self._setup.train
+        if self._setup.settings.parallel.exact:
+            shares = data.share_of.drawn_together
+            self._order = data.order_digest(self.position.batch + len(batches)) if shares else self._data
         if self._clock.is_on:
             place, count = self._setup.place, len(batches)
             mine = block(count, place.ranks, place.rank) if self._setup.settings.parallel.exact else range(count)
@@ -94,12 +100,14 @@ class StepperOfRanks(StepperOfUpdates):
         place = at.epoch << 32 | at.batch + batches
         is_timed = self._clock.is_on and not self._progress.rerunning
         since = self._clock.computed() if is_timed else 0
-        lines = self._exchange(Line(own.loss, own.grad_norm, own.overflow, step, place, digest, self._data))
+        is_exact = self._setup.settings.parallel.exact
+        data = self._order if is_exact else self._data
+        lines = self._exchange(Line(own.loss, own.grad_norm, own.overflow, step, place, digest, data))
         if is_timed:
             self._clock.met(since, step, self._samples)
         else:
             self._clock.over(step)
-        first, is_exact = lines[0], self._setup.settings.parallel.exact
+        first, known = lines[0], next((line.data for line in lines if line.data), 0)
         for rank, line in enumerate(lines):
             if not _same(line.norm, first.norm):
                 _differ("gradient norm", step, rank, first.norm, line.norm)
@@ -107,7 +115,7 @@ class StepperOfRanks(StepperOfUpdates):
                 _differ("learning rates", step, rank, first.rates, line.rates)
             if (line.step, line.place) != (first.step, first.place):
                 _differ("place", step, rank, (first.step, first.place), (line.step, line.place))
-            if is_exact and not (line.data == first.data and _same(line.loss, first.loss)):
+            if is_exact and not (line.data in (0, known) and _same(line.loss, first.loss)):
                 _differ("batches", step, rank, (first.data, first.loss), (line.data, line.loss))
         if is_exact:
             # Batches and loss are those of all ranks already.

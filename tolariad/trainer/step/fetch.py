@@ -54,7 +54,7 @@ class Fetch:
         """Return the micro-batches of the next step; none at the epoch's end."""
         group: list[Any] = []
         try:
-            group.extend(islice(batches, self._settings.accumulate * self._data.share_of.ranks))
+            group.extend(islice(batches, self._settings.accumulate * self._data.share_of.times))
         except RuntimeError as error:
             # A signal that stops the run may have reached a worker too. Then this is the boundary to stop at.
             if not group and _OF_WORKER in str(error):

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tolariad.core import messages as m
 from tolariad.failpoints import reached
+from tolariad.trainer.data.digest import of_several
 from tolariad.trainer.data.feed import to_device
 from tolariad.trainer.health.monitor import OF_THE_DETECTOR, CheckResult
 from tolariad.trainer.step.gradients import add_gradients, drop_gradients
@@ -74,6 +75,10 @@ class StepperOfUpdates(Stepper):
     def of_sum(self, add_up: Callable[[], None]) -> None:
         """Let the gradients of several ranks be added up."""
         add_up()
+
+    def of_leaves(self, digests: Sequence[int]) -> None:
+        """Take the digest of the step's batches from those of all leaves: each rank has seen its own ones only."""
+        self._data = of_several(digests)
 
     def give_up(self) -> bool:
         """Undo what was done of a step that is not finished. Return False if nothing of it was kept to go back to."""

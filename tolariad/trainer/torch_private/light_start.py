@@ -1,8 +1,9 @@
 """Start without importing torch's compiler, which takes two seconds and is not needed to train.
 
 torch's optimizers import `torch._dynamo` for two functions, `disable` and `graph_break`. Both do nothing outside
-compiled code. A stand-in module provides these two and imports the compiler at the first use of anything else. A
-trainer that restarts after a crash is back that much sooner.
+compiled code. `init_process_group` and the constructor of DistributedDataParallel ask for two more: one drops what the
+compiler remembers, the other returns a setting of the compiler. A stand-in module provides these four and imports the
+compiler at the first use of anything else. A trainer that restarts after a crash is back that much sooner.
 
 Promises: a task that uses the compiler finds it as if the stand-in had never been there. If torch asks for the two
 functions in another way than the tests know, there is no stand-in: a start is two seconds longer then.
@@ -52,13 +53,37 @@ def _disable(  # torch's signature
     return fn
 
 
+class _Part(ModuleType):
+    """Stands for a module of the compiler of which torch's own code uses one function."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") and name != "__path__":
+            raise AttributeError(name)
+        return getattr(self._real, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        setattr(self._real, name, value)
+
+    def __dir__(self) -> Iterable[str]:
+        return dir(self._real)
+
+    @property
+    def _real(self) -> ModuleType:
+        """The module, once the compiler is imported. Code that took this one earlier gets all from there."""
+        _real()
+        return importlib.import_module(self.__name__)
+
+
 class _Standin(ModuleType):
-    """Provides the two functions, and imports the compiler for any other name."""
+    """Provides the two functions, and imports the compiler for any other name but the two parts."""
 
     def __getattr__(self, name: str) -> Any:
         # The import system asks every module for these; only `__path__` means that a submodule is wanted.
         if name.startswith("__") and name != "__path__":
             raise AttributeError(name)
+        # While the compiler is being imported, its own modules look for the real ones here.
+        if isinstance(sys.modules.get(_NAME), _Standin) and (part := _parts.get(f"{_NAME}.{name}")) is not None:
+            return part
         return getattr(_real(), name)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -97,6 +122,14 @@ class _Submodules(MetaPathFinder):
         return ModuleSpec(fullname, _Loaded(sys.modules[fullname]))
 
 
+# By module: what torch asks of it. The compiler remembers nothing before it is there; who sets the mode imports it.
+_PARTS: Final[dict[str, dict[str, Any]]] = {
+    f"{_NAME}.trace_rules": {"clear_lru_cache": lambda: None},
+    f"{_NAME}.utils": {"get_optimize_ddp_mode": lambda: "ddp_optimizer"},
+}
+_parts: Final[dict[str, _Part]] = {}
+
+
 def _real() -> ModuleType:
     """Import the compiler, and let it replace the stand-in."""
     global _compiler
@@ -110,6 +143,9 @@ def _real() -> ModuleType:
         # Code that still refers to the stand-in gets the compiler's functions from now on.
         standin.__dict__.pop("disable", None)
         standin.__dict__.pop("graph_break", None)
+    for part in _parts.values():
+        for name in _PARTS[part.__name__]:
+            part.__dict__.pop(name, None)
     while _answered:
         _answered.pop().__dict__.pop("__dynamo_disable", None)
     return module
@@ -122,6 +158,9 @@ def install() -> bool:
     """
     if _NAME in sys.modules or not asks_as_known():
         return isinstance(sys.modules.get(_NAME), _Standin)
+    for name, functions in _PARTS.items():
+        _parts[name] = _Part(name)
+        _parts[name].__dict__.update(functions)
     standin = _Standin(_NAME, __doc__)
     standin.__dict__.update(disable=_disable, graph_break=_graph_break, __spec__=importlib.util.find_spec(_NAME))
     sys.modules[_NAME] = standin

@@ -82,6 +82,8 @@ NEVER: Final[Mapping[str, str]] = {
     "optimizers": "a resume restores the optimizers with their arguments",
     "seeds.optimizer": "a resume restores the optimizers of seeds with their arguments",
 }
+# A key of these that a start may change if the run has exact sums: their bits do not depend on it.
+RANKS: Final = "parallel.ranks"
 # Rates of a part or a group of the optimizer are the controller's. They change as those of `learning_rate` do.
 _RATE: Final = re.compile(
     r"optimizer(s\.[^.]+)?(\.groups(\[\d+\])?)?\.(base_lr|policy|warmup_epochs|warmup_steps|min_lr|max_lr)"

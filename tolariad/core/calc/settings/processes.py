@@ -47,7 +47,7 @@ class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
         bool,
         Meta(
             description="add gradients in one order, so that a run has the same bits with any number of ranks "
-            "(docs/exact-sums.md); for a program with a loop of its own"
+            "(docs/exact-sums.md)"
         ),
     ] = False
     leaves: Annotated[

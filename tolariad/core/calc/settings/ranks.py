@@ -37,8 +37,11 @@ def refused_for_ranks(settings: Settings) -> Iterator[tuple[str, str]]:
 
 def rank_problems(settings: Settings) -> Iterator[Problem]:
     """Yield a problem for each of these, if several ranks are to train."""
-    for key, name in refused_for_ranks(settings) if settings.parallel.ranks > 1 else ():
-        yield Problem(path=key, what=f"several ranks cannot do this yet: {name} (docs/ranks.md)")
+    if settings.parallel.ranks == 1 and not settings.parallel.exact:
+        return
+    who = "several ranks" if settings.parallel.ranks > 1 else "exact sums (parallel.exact)"
+    for key, name in refused_for_ranks(settings):
+        yield Problem(path=key, what=f"{who} cannot do this yet: {name} (docs/ranks.md)")
 
 
 def for_ranks(settings: Settings) -> Settings:
@@ -48,3 +51,11 @@ def for_ranks(settings: Settings) -> Settings:
         detect=msgspec.structs.replace(settings.detect, rollback=False, trial=False),
         rollback=msgspec.structs.replace(settings.rollback, fast_path_enabled=False),
     )
+
+
+def with_leaves(settings: Settings) -> Settings:
+    """Return the settings of a run with exact sums as those of one process, whose micro-batches are the leaves."""
+    leaves = settings.parallel.leaves
+    if not settings.parallel.exact or leaves is None:
+        return settings
+    return msgspec.structs.replace(settings, accumulate=leaves)

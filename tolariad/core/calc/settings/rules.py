@@ -16,7 +16,7 @@ from tolariad.core.calc.health.budgets import BUDGETS, FED_BREAKERS
 from tolariad.core.calc.learning_rate.schedule import WHOLE_RUN, policy_named
 from tolariad.core.calc.seeds.stages import GROWTH
 from tolariad.core.calc.settings.addresses import receiver_problems
-from tolariad.core.calc.settings.changes import Change, change_of, is_under
+from tolariad.core.calc.settings.changes import RANKS, Change, change_of, is_under
 from tolariad.core.calc.settings.model import Settings
 from tolariad.core.calc.settings.optimization import LearningRate, Optimizer, OptimizerGroup, PartOptimizer
 from tolariad.core.calc.settings.processes import Parallel
@@ -223,6 +223,9 @@ def exact_json(settings: Settings) -> bytes:
     if settings.parallel == Parallel():
         # So a run of one process has the hash that it had before there were ranks.
         exact = {key: value for key, value in exact.items() if not is_under(key, ("parallel",))}
+    elif settings.parallel.exact:
+        # The bits do not depend on it, and it is that of each start.
+        exact.pop(RANKS)
     return msgspec.json.encode(exact, order="sorted")
 
 

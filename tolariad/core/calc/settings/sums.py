@@ -14,6 +14,9 @@ def exact_problems(parallel: Parallel, accumulate: int) -> list[Problem]:
         return [Problem(path="parallel.leaves", what=what)] if leaves is not None else []
     if leaves is None:
         return [Problem(path="parallel.leaves", what="is required with parallel.exact: the micro-batches of a step")]
+    if parallel.ranks > leaves:
+        what = f"is {parallel.ranks}, and parallel.leaves is {leaves}: each rank makes at least one leaf of a step"
+        return [Problem(path="parallel.ranks", what=what)]
     if accumulate not in (1, leaves):
         what = f"is {accumulate}, but with parallel.exact a step has parallel.leaves ({leaves}): remove it"
         return [Problem(path="accumulate", what=what)]
