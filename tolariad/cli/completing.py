@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 
-def run_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:  # noqa: ARG001
+def run_names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Offer the names of known runs; the shell offers folders if none begins so."""
+    del context, parameter
     from click.shell_completion import CompletionItem
 
     return [CompletionItem(incomplete, type="dir"), *map(CompletionItem, _names(incomplete))]

@@ -66,7 +66,7 @@ EXAMPLES: Final = {
 
 
 def put_examples(command: click.Command, name: str) -> click.Command:
-    """Put the examples of a command, or of those of a group, below their help. `name`: with the program's in front."""
+    """Put the examples of a command, or of those of a group, below their help. `name` begins with the program's."""
     if isinstance(command, click.Group):
         for below, one in command.commands.items():
             put_examples(one, f"{name} {below}")

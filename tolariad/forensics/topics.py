@@ -8,7 +8,7 @@ _MASKED: Final = "OrderActed:MaskUnits|OrderAborted:MaskUnits"
 _COMPACTED: Final = "OrderActed:CompactModel|OrderAborted:CompactModel"
 # Topic: event types in order of preference. The answer is the newest event of the first entry that has any. An entry of
 # several types joined by `|` means the newest event of any of them. `Type:word` means one with that reason or finding,
-# or `resumed` from a checkpoint, or `ranked`: of one of several ranks.
+# or `resumed` from a checkpoint, or one that tells of several ranks (`ranked`).
 TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "pause": ("RunPaused", "PauseRequested"),
     "restart": ("DaemonStarted|TrainingStarted:resumed", "TrainerStarted"),
