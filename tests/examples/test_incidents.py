@@ -1,41 +1,69 @@
-"""The runs with incidents: each question of docs/forensics.md has its answer on them."""
+"""The runs with incidents: each question of docs/forensics.md has its answer on the run that really had it."""
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
 import pytest
 
-from tests.examples.test_examples import ROOT
+from tests.examples.questions import missing, questions
+from tests.house.tree import ROOT
 
 pytestmark = pytest.mark.torture
 _ASK = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()"]
 
 
-def test_the_incidents_are_answered(tmp_path):
-    """A NaN, a spike, a killed trainer, a lowered rate, a rollback, and a twin with another rate."""
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Make all runs, as the page says."""
+    folder = tmp_path_factory.mktemp("incidents")
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    subprocess.run([sys.executable, "-m", "examples.incidents", "."], env=environment, cwd=tmp_path, check=True)
+    command = [sys.executable, "-m", "examples.incidents", "."]
+    told = subprocess.run(command, env=environment, cwd=folder, check=True, capture_output=True, text=True).stdout
+    return folder, told
 
-    def asked(*words, code=0):
+
+@pytest.fixture
+def asked(made):
+    """Return a function: what a command of `tolaria` prints, in the folder of the runs."""
+
+    def ask(*words, code=None):
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "1000"}
         done = subprocess.run(
-            [*_ASK, *words, "--json"], env=environment, cwd=tmp_path, capture_output=True, check=False
+            [*_ASK, *words], env=environment, cwd=made[0], capture_output=True, check=False, text=True
         )
-        assert done.returncode == code, (words, done.stderr)
-        return json.loads(done.stdout)
+        assert code is None or done.returncode == code, (words, done.stderr)
+        return done.stdout + ("" if "--json" in words else done.stderr)
 
-    assert asked("why", "night", "nan")["event"]["type"] == "StepSkipped"
-    assert 17 in asked("why", "night", "nan", "--rows")["rows"]["rows"]
-    assert asked("why", "night", "rollback")["event"]["type"] == "RolledBack"
-    assert asked("why", "night", "death")["event"]["signal"] == "SIGKILL"
-    assert asked("why", "night", "lr")["event"]["reason"] == "the norm drifts"
-    assert asked("why", "night", "stop")["event"]["type"] == "RunStopped"
-    assert asked("why", "night", "restart")["event"]["type"] in ("TrainingStarted", "DaemonStarted")
-    found = asked("diff", "calm", "twin", code=1)
-    assert (found["verdict"], found["context"][0]["name"]) == ("config", "learning_rate.base_lr")
-    assert asked("diff", "night", "step:20", "now", code=1)["steps"] > 0
-    assert asked("report", "night", "-o", "night.html")["size"] > 50_000
-    assert asked("checkout", "night", "--step", "50", "-o", "step-50")["from_step"] <= 50
+    return ask
+
+
+@pytest.mark.parametrize("question", questions(), ids=lambda one: f"{one.number}: {' '.join(one.words[1:4])}")
+def test_each_question_is_answered(asked, made, question):
+    """With the words that the page shows."""
+    if "not made" in made[1] and not (made[0] / question.words[2]).is_dir():
+        pytest.skip(made[1])
+    for place in (made[0] / word for word in question.words if word.startswith("step-")):
+        shutil.rmtree(place, ignore_errors=True)
+    answer = asked(*question.words[1:])
+
+    assert missing(question.shown, answer) == [], answer
+
+
+def test_the_rows_of_the_incidents_are_named(asked):
+    """The wrong items of the data are among those of the batch, by index and as the task shows them."""
+    told = json.loads(asked("why", "night", "nan", "--show", "--json", code=0))
+
+    assert 17 in told["rows"]["rows"]
+
+
+def test_each_incident_is_explained(asked, made):
+    """Every word of `why` that has an answer in one of the runs has one that names its events."""
+    for run in sorted(one.name for one in made[0].iterdir() if (one / "journal").is_dir()):
+        for topic, event in json.loads(asked("why", run, "--json", code=0))["topics"].items():
+            told = json.loads(asked("why", run, topic, "--json", code=0))
+            assert told["event"]["seq"] == event["seq"] or topic == "rank", (run, topic)

@@ -12,6 +12,7 @@ from tests.core.pruning.pruned import SPEED
 from tests.core.pruning.test_window import masked, reports
 from tolariad.core import messages as m
 from tolariad.forensics.positions import JournalPosition, PositionKind
+from tolariad.forensics.timeline import up_to
 from tolariad.forensics.topics import TOPICS
 from tolariad.forensics.why import NoAnswer, why
 
@@ -171,6 +172,15 @@ def test_masks_that_were_judged_lead_back_to_the_cycle_that_found_them(run_dir):
         *("PruneCycleBegun", "PruneAnalyzed", "OrderGiven", "OrderActed", "PruneWatched")
     ]
     assert [link.seq for link in answer.causes] == sorted({link.seq for link in answer.causes})
+
+
+def test_what_lies_after_the_wanted_place_is_not_read(reader):
+    """It may be damaged, and what comes before it can still be asked. Nothing before it is left out."""
+    entries = iter(reader.seek(seq=1))
+
+    assert [one.seq for one in up_to(entries, 30)] == list(range(1, 31))
+    assert next(entries).seq == 31
+    assert len(list(up_to(reader.seek(seq=1), None))) == reader.last_seq
 
 
 def test_a_number_after_the_end_has_no_answer(reader):

@@ -303,7 +303,8 @@ def _evaluate_lines(costs: dict[str, Any], every: int | None) -> Iterator[str]:
 
 @click.command("new-task")
 @click.argument("path", type=click.Path(path_type=Path))
-def new_task(path: Path) -> int:
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the file, and the task's name.")
+def new_task(path: Path, *, as_json: bool) -> int:
     """Write a working example task to PATH.
 
     If PATH does not end in .py, it is a folder and the file is PATH/task.py. An existing file is never overwritten.
@@ -317,5 +318,8 @@ def new_task(path: Path) -> int:
     except FileExistsError as error:
         raise CommandError(2, f"{path} already exists", hint="give another path", name="Usage") from error
     shown = str(path) if path.is_absolute() else f"./{path}"
+    if as_json:
+        output.put_json({"file": str(path), "task": f"{shown}:MyTask"})
+        return 0
     output.put(f"wrote {path}; try `tolariad run --task {shown}:MyTask --epochs 20`")
     return 0

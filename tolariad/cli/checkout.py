@@ -36,8 +36,6 @@ def checkout(journal: Path, *, step: NamedStep, target: Path, as_json: bool) -> 
     The nearest checkpoint before the step is restored in a copy of the run, and the steps after it are made again, as
     by a restart. Each is compared with the journal, bit for bit: if one differs, nothing is written. RUN is not
     touched, and may be live.
-
-    Example: `tolaria checkout runs/digits --step 100 -o step-100`
     """
     if target.exists():
         raise CommandError(Exit.USAGE, f"{target} exists: give a folder that does not", name="Exists")

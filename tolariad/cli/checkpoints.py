@@ -11,6 +11,7 @@ import click
 
 from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError, Exit
+from tolariad.cli.long_work import bar
 from tolariad.core import queries as q
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.forensics.words import safe
@@ -29,13 +30,16 @@ if TYPE_CHECKING:
 @naming.takes_journal
 def checkpoints(journal: Path, *, verified: bool, as_json: bool) -> int:
     """List the committed checkpoints of RUN, oldest first."""
-    state = runs.folded(journal)
+    with bar("folding the journal"):
+        state = runs.folded(journal)
     pins = q.pinned_checkpoints(state.checkpoints, state.run.policy.keep_last, state.rollbacks.wanted)
     folder = journal.parent / "checkpoints"
-    rows = [
-        {**_row(entry), "pinned": pins.get(entry.id), **_check(folder / entry.id, entry, verified=verified)}
-        for entry in state.checkpoints.catalogue
-    ]
+    rows = []
+    with bar("verifying", 0, len(state.checkpoints.catalogue)) as at:
+        for number, entry in enumerate(state.checkpoints.catalogue):
+            at(number)
+            found = _check(folder / entry.id, entry, verified=verified)
+            rows.append({**_row(entry), "pinned": pins.get(entry.id), **found})
     output.put_rows(rows, ("ID", "REASON", "STEP", "NEXT", "SIZE", "AGE", "STATE"), _cells, as_json=as_json)
     if not as_json:
         _put_notes(rows, state)

@@ -11,6 +11,7 @@ import msgspec
 
 from journal.reader import Reader
 from tolariad.cli import naming, output, runs
+from tolariad.cli.completing import run_names
 from tolariad.cli.diff_words import about, told
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.events import line, position
@@ -20,10 +21,10 @@ from tolariad.core.calc.text.plain import plain, plain_event, safe
 from tolariad.forensics.differences.contexts import Differing
 from tolariad.forensics.differences.moments import Between, between
 from tolariad.forensics.differences.runs import Comparison, Verdict, compare_runs
+from tolariad.forensics.links import Link, causes_of
 from tolariad.forensics.moment import seq_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
-from tolariad.forensics.why import Link, causes_of
 
 _EXIT: Final = {Verdict.SAME: 0, Verdict.INCOMPARABLE: 2}
 _INDENT: Final = 4
@@ -31,7 +32,7 @@ _TYPES_SHOWN: Final = 12
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[RUN] A B | RUN_A RUN_B")
+@click.argument("words", nargs=-1, metavar="[RUN] A B | RUN_A RUN_B", shell_complete=run_names)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @naming.options
 def diff(*, words: tuple[str, ...], as_json: bool, **place: Any) -> int:
@@ -43,8 +44,6 @@ def diff(*, words: tuple[str, ...], as_json: bool, **place: Any) -> int:
     norm, rates, metrics, validations, orders. Configuration, code, libraries and host are compared besides.
 
     Exit codes: 0: the same. 1: they differ. 2: wrong usage, or the records cannot be compared.
-
-    Example: `tolaria diff runs/monday runs/tuesday`, or `tolaria diff runs/monday step:100 now`
     """
     target = runs.named(**place)
     if target is None and len(words) == 2 and not all(map(_is_position, words)):
@@ -68,7 +67,8 @@ def _is_position(word: str) -> bool:
 
 def _diff_runs(names: Sequence[str], folders: Sequence[Path], *, as_json: bool) -> int:
     with Reader(folders[0]) as a, Reader(folders[1]) as b:
-        found = compare_runs(a, b)
+        with bar("comparing"):
+            found = compare_runs(a, b)
         first = found.first
         events: list[list[dict[str, Any]]] = [
             _with_causes(reader, seq) if seq is not None else []

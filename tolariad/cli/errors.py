@@ -94,7 +94,10 @@ def of_click(error: click.ClickException) -> CommandError:
     return CommandError(Exit.USAGE, error.format_message(), hint=hint, name="Usage")
 
 
-_VERIFY: Final = "`tolaria journal verify RUN` checks the whole journal"
+_VERIFY: Final = (
+    "`tolaria journal verify RUN` checks the whole journal, and names the last event before the damage; up to there "
+    "`why`, `state` and `diff` answer (`--at seq:N`)"
+)
 # Errors of the packages that read a journal, by the name of the class: exit code, name (of the class if empty), hint.
 _JOURNAL_ERRORS: Final = {
     "JournalMissing": (Exit.USAGE, "NoRun", "give a run's folder; `tolaria list` shows them"),

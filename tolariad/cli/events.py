@@ -7,7 +7,9 @@ import re
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from datetime import datetime
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +20,7 @@ from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import Exit
+from tolariad.cli.long_work import bar
 from tolariad.cli.wrapping import fitted_to
 from tolariad.core.calc.text.nearest import all_near, did_you_mean
 from tolariad.core.calc.text.phrases import with_run
@@ -110,7 +113,11 @@ def events(
         raise click.UsageError(unheard_of)
     found, run = False, runs.named_by(journal)
     with Reader(journal) as reader:
-        for entry in _followed(reader, query, lines) if follow else _chosen(reader, query, lines, reverse=reverse):
+        entries = iter(_followed(reader, query, lines) if follow else _chosen(reader, query, lines, reverse=reverse))
+        # The first one may be far away. With -f nobody knows when it comes.
+        with nullcontext() if follow else bar("searching"):
+            first = list(islice(entries, 0 if follow else 1))
+        for entry in chain(first, entries):
             found = True
             text = shown(entry.seq, timeline.decode_fields(entry.event))
             text = text if shown is _json else with_run(text, run)

@@ -10,6 +10,7 @@ import click
 from tolariad.cli import naming, output, probes, runs
 from tolariad.cli.checkpoints import wanted
 from tolariad.cli.errors import CommandError, Exit
+from tolariad.cli.long_work import bar
 from tolariad.core import queries as q
 from tolariad.forensics.words import safe
 from tolariad.storage.export import Exported, NoAverage, Weights
@@ -71,7 +72,8 @@ def export_weights(
     if is_folder or Path(file).suffix in _OF_TORCH:
         done, files = _for_torch(journal, entry, chosen, file, is_folder=is_folder, with_optimizer=with_optimizer)
     else:
-        done, files = _as_safetensors(journal, entry, chosen, Path(file)), {file: "model"}
+        with bar("verifying, and writing"):
+            done, files = _as_safetensors(journal, entry, chosen, Path(file)), {file: "model"}
     if as_json:
         shown = {"id": entry.id, "step": entry.step, "epoch": entry.epoch, "weights": chosen.value, "file": file}
         more: dict[str, object] = {"seeds": done.seeds} if done.seeds else {}

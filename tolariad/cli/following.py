@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -19,6 +19,9 @@ from tolariad.cli import naming, output
 from tolariad.cli.errors import CommandError, Exit, run_command
 from tolariad.cli.runs import JOURNAL
 from tolariad.followers.outputs import OUTPUTS, OutputName
+
+if TYPE_CHECKING:
+    from tolariad.followers.following import Progress as FollowProgress
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -42,15 +45,19 @@ def _options(function: F) -> F:
 @naming.argument
 @_options
 @click.option("--once", is_flag=True, help="Copy what there is, and end.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end: how far the copy has come.")
 @naming.takes_journal
-def follow(journal: Path, *, once: bool, **options: Any) -> int:
+def follow(journal: Path, *, once: bool, as_json: bool, **options: Any) -> int:
     """Copy the numbers of RUN to TensorBoard, MLflow or W&B, until the run ends.
 
     It begins where the last one stopped, also after a kill. Each step is written once. What a rollback gave up stays,
     and the steps after it go to a folder or run of their own.
     """
     # None: nobody knows whether it is recorded.
-    return _follow(journal, lambda: once or is_locked(journal) is not True, time.sleep, **options)
+    ended = _follow(journal, lambda: once or is_locked(journal) is not True, time.sleep, **options)
+    if as_json:
+        output.put_json({"to": options["to"], "step": ended.step, "seq": ended.seq})
+    return Exit.DONE
 
 
 @click.command()
@@ -60,7 +67,8 @@ def follow_beside(journal: Path, **options: Any) -> int:
     """Do the same for the daemon that has started this process, until it closes stdin."""
     ending = threading.Event()
     threading.Thread(target=_wait_for_the_end, args=(ending,), daemon=True).start()
-    return _follow(journal, ending.is_set, ending.wait, **options)
+    _follow(journal, ending.is_set, ending.wait, **options)
+    return Exit.DONE
 
 
 def _follow(
@@ -71,7 +79,7 @@ def _follow(
     to: OutputName,
     uri: str,
     project: str,
-) -> int:
+) -> FollowProgress:
     from tolariad.followers.following import follow as followed
     from tolariad.followers.outputs import opening
 
@@ -85,7 +93,7 @@ def _follow(
     except Exception as error:
         raise _explained(error, to) from error
     output.note(f"{to} holds the run up to step {ended.step} (event {ended.seq})")
-    return Exit.DONE
+    return ended
 
 
 def _explained(error: Exception, to: str) -> Exception:

@@ -33,7 +33,8 @@ def verify(path: Path, *, as_json: bool) -> int:
     from journal.verification import verify as check
     from tolariad.core.calc.steps.table import METRIC, STEP_COLUMNS, step_row
 
-    report = check(path, tabulation=Tabulation(STEP_COLUMNS, step_row, METRIC))
+    with bar("verifying"):
+        report = check(path, tabulation=Tabulation(STEP_COLUMNS, step_row, METRIC))
     clean = report.verdict is Verdict.CLEAN
     if as_json:
         output.put_json(_plain(report))
@@ -72,7 +73,8 @@ def repair(path: Path, *, dry_run: bool, yes: bool, accept_loss: bool, as_json: 
     from journal.repairing import repair as mend
     from tolariad.forensics.gap import gap_event
 
-    plan = plan_repair(path)
+    with bar("verifying"):
+        plan = plan_repair(path)
     loses = accept_loss and plan.action is RepairAction.REFUSED and plan.loss is not None
     if (loses or plan.action is RepairAction.CUT_TAIL) and not dry_run:
         if not yes:
@@ -98,7 +100,8 @@ def stats(path: Path, *, as_json: bool) -> int:
     """Print the size of RUN's journal, in total and for each step."""
     from journal.summary import summarize
 
-    summary = summarize(path)
+    with bar("reading"):
+        summary = summarize(path)
     if as_json:
         output.put_json(_plain(summary))
         return Exit.DONE
@@ -125,24 +128,25 @@ def stats(path: Path, *, as_json: bool) -> int:
 @click.option("--steps", is_flag=True, help="With -o FILE.parquet: one row for each step, instead of each event.")
 @click.option("--otlp", metavar="URL", help="Send spans of the run's work to this OpenTelemetry collector instead.")
 @click.option("--raw", is_flag=True, help="Write the exact bytes of each event, in base64.")
+@click.option("--json", "as_json", is_flag=True, help="With -o or --otlp: print one JSON object, what was written.")
 @SINCE
 @UNTIL
 @naming.takes_journal
-def export(path: Path, *, file: Path | None, steps: bool, otlp: str | None, raw: bool, **bounds: Any) -> int:
-    """Write RUN's events as JSON lines, or as a Parquet table. Or send its spans to a collector of traces.
-
-    Example: `tolaria journal export runs/digits --steps -o steps.parquet`
-    """
+def export(
+    path: Path, *, file: Path | None, steps: bool, otlp: str | None, raw: bool, as_json: bool, **bounds: Any
+) -> int:
+    """Write RUN's events as JSON lines, or as a Parquet table. Or send its spans to a collector of traces."""
     if otlp is not None:
         if file is not None or steps or raw or any(bounds.values()):
             raise click.UsageError("--otlp sends the spans of the whole run: leave the other options out")
         from tolariad.cli.tracing import send_spans
 
-        return send_spans(path, otlp)
+        return _told({"spans": send_spans(path, otlp), "to": otlp}, as_json=as_json)
     if file is not None and file.suffix == ".parquet":
         if raw or any(bounds.values()):
             raise click.UsageError("a Parquet file has all events: leave --raw, --since and --until out")
-        return _as_parquet(path, file, by_step=steps)
+        count = _as_parquet(path, file, by_step=steps)
+        return _told({"file": str(file), "steps" if steps else "events": count}, as_json=as_json)
     if steps:
         raise click.UsageError("--steps needs -o FILE.parquet; `tolaria metrics RUN --csv` prints the steps as CSV")
     from journal.export import export_json_lines, export_raw_lines
@@ -154,6 +158,12 @@ def export(path: Path, *, file: Path | None, steps: bool, otlp: str | None, raw:
     with Reader(path) as reader:
         count = _written(file, lambda stream: write_lines(forwards(reader, query), stream.write))
     output.note(output.counted(count, "event"))
+    return _told({"file": str(file), "events": count}, as_json=as_json and file is not None)
+
+
+def _told(what: dict[str, Any], *, as_json: bool) -> int:
+    if as_json:
+        output.put_json(what)
     return Exit.DONE
 
 
@@ -161,14 +171,14 @@ def _as_parquet(path: Path, file: Path, *, by_step: bool) -> int:
     from tolariad.forensics.parquet import NoDuckdb, write_events, write_steps
 
     try:
-        with bar("writing", 0, 1):
+        with bar("writing"):
             count = (write_steps if by_step else write_events)(path, file)
     except NoDuckdb as error:
         raise CommandError(Exit.NO, str(error), name="NoDuckdb") from error
     except OSError as error:
         raise CommandError(Exit.NO, f"{file} cannot be written: {error.strerror or error}", name="Output") from error
     output.note(output.counted(count, "step" if by_step else "event"))
-    return Exit.DONE
+    return count
 
 
 def _written(file: Path | None, write: Callable[[TextIO], int]) -> int:
@@ -177,7 +187,7 @@ def _written(file: Path | None, write: Callable[[TextIO], int]) -> int:
         return write(sys.stdout)
     aside = file.with_name(f".{file.name}.partial")
     try:
-        with aside.open("w", encoding="utf-8") as stream:
+        with bar("writing"), aside.open("w", encoding="utf-8") as stream:
             count = write(stream)
         aside.replace(file)
     except OSError as error:

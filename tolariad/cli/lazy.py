@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import click
 
+from tolariad.cli.examples import put_examples
 from tolariad.core.calc.text.nearest import KEYS_ALIKE, did_you_mean, nearest
 
 
@@ -28,12 +29,13 @@ class LazyGroup(click.Group):
         del ctx
         place = self._places.get(cmd_name)
         if place is None:
-            return self._others().get(cmd_name)
+            command = self._others().get(cmd_name)
+            return put_examples(command, f"{self.name} {cmd_name}") if command is not None else None
         module, _, attribute = place.partition(":")
         command = getattr(importlib.import_module(module), attribute)
         if not isinstance(command, click.Command):
             raise TypeError(f"{place} is no command")
-        return command
+        return put_examples(command, f"{self.name} {cmd_name}")
 
     def _others(self) -> dict[str, click.Command]:
         if self._rest is None:

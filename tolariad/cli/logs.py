@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -86,8 +87,9 @@ def last_printed(path: Path, file: BinaryIO, count: int) -> bytes:
 @click.option(
     "-n", "--lines", default=200, show_default=True, type=click.IntRange(min=0), metavar="N", help="Number of lines."
 )
+@click.option("--json", "as_json", is_flag=True, help="Print each line as a JSON object.")
 @naming.takes_target
-def logs(target: runs.Target, *, follow: bool, lines: int) -> int:
+def logs(target: runs.Target, *, follow: bool, lines: int, as_json: bool) -> int:
     """Show the trainer's output."""
     path = runs.known_folder(target) / "logs" / "trainer.log"
     try:
@@ -100,11 +102,14 @@ def logs(target: runs.Target, *, follow: bool, lines: int) -> int:
         raise CommandError(Exit.NO, f"{path}: {error.strerror}", hint=hint, name="NoLog") from error
     with file:
         printed = last_printed(path, file, lines)
-        _put(printed)
         if lines and not printed:
             output.note("the trainer has printed nothing yet; `tolaria events RUN` shows what happened")
-        if follow:
-            for chunk in followed(path, file):
+        chunks = chain([printed], followed(path, file) if follow else ())
+        if as_json:
+            for one in _whole_lines(chunks):
+                output.put_json({"line": one.decode("utf-8", "replace")})
+        else:
+            for chunk in chunks:
                 _put(chunk)
     return Exit.DONE
 
@@ -112,3 +117,13 @@ def logs(target: runs.Target, *, follow: bool, lines: int) -> int:
 def _put(data: bytes) -> None:
     if data:
         print(safe_lines(data.decode("utf-8", "replace")), end="", flush=True)
+
+
+def _whole_lines(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the lines without their ends, each when it is complete; then the rest."""
+    rest = b""
+    for chunk in chunks:
+        *whole, rest = (rest + chunk).split(b"\n")
+        yield from whole
+    if rest:
+        yield rest

@@ -17,7 +17,9 @@ from typing import Any, Final, NamedTuple
 import click
 
 from tolariad.cli import naming, output, runs
+from tolariad.cli.completing import run_names
 from tolariad.cli.errors import CommandError
+from tolariad.cli.long_work import bar
 from tolariad.cli.wrapping import named, width
 from tolariad.core.calc.text.nearest import did_you_mean, nearest
 from tolariad.core.calc.text.plain import STATE_SUFFIX, finite, number_state, rfc3339, safe
@@ -39,7 +41,7 @@ class Table(NamedTuple):
 
 
 @click.command()
-@click.argument("arguments", nargs=-1, metavar="[RUN] [NAME]...")
+@click.argument("arguments", nargs=-1, metavar="[RUN] [NAME]...", shell_complete=run_names)
 @click.option("--epochs", "by_epoch", is_flag=True, help="One row for each epoch: means, and the validation's results.")
 @click.option("--validations", "by_validation", is_flag=True, help="One row for each validation, within epochs too.")
 @click.option("-n", "--lines", type=click.IntRange(min=0), metavar="N", help="Only the last N rows.")
@@ -84,7 +86,8 @@ def metrics(
             raise click.UsageError(f"{one[0]} and {other[0]} exclude each other")
     journal, names = run_and_names(arguments, place)
     by_step = not (by_epoch or by_validation)
-    table = _of_steps(journal) if by_step else _of_rows(_rows(journal, by_epoch=by_epoch))
+    with bar("reading"):
+        table = _of_steps(journal) if by_step else _of_rows(_rows(journal, by_epoch=by_epoch))
     if names:
         wanted = [known(name, table.by_name, by_step=by_step) for name in names]
         table = table._replace(by_name={name: table.by_name[name] for name in wanted})

@@ -14,6 +14,7 @@ from typing import Any, Final, TypeVar
 import click
 
 from tolariad.cli import runs
+from tolariad.cli.completing import run_names
 from tolariad.core.calc.text.nearest import KEYS_ALIKE, did_you_mean, nearest
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -38,9 +39,9 @@ def options_without_r(function: F) -> F:
 
 
 def _by_run(function: F, *short: str) -> F:
-    function = click.option("--dir", "folder", metavar="RUN", type=_TEXT, help="The same.")(function)
-    about = "The run: its name or its folder."
-    return click.option(*short, "--run", "name", metavar="RUN", type=_TEXT, help=about)(function)
+    given: dict[str, Any] = {"metavar": "RUN", "type": _TEXT, "shell_complete": run_names}
+    function = click.option("--dir", "folder", help="The same.", **given)(function)
+    return click.option(*short, "--run", "name", help="The run: its name or its folder.", **given)(function)
 
 
 def _by_socket(function: F) -> F:
@@ -50,7 +51,7 @@ def _by_socket(function: F) -> F:
 
 def argument(function: F) -> F:
     """Add the argument RUN."""
-    return click.argument("run", required=False)(function)
+    return click.argument("run", required=False, shell_complete=run_names)(function)
 
 
 def taken(given: dict[str, Any]) -> dict[str, Any]:

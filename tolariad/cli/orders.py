@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from textwrap import fill
 from typing import Any, Final
@@ -19,6 +19,7 @@ import msgspec
 
 from tolariad.cli import naming, output, runs
 from tolariad.cli.errors import CommandError, Exit
+from tolariad.cli.long_work import bar
 from tolariad.cli.resuming import or_starts
 from tolariad.control.client import NotReachable, read_reply
 from tolariad.control.replies import Recorded
@@ -94,7 +95,7 @@ def give(
         with target.connect(timeout_s=60.0) as client:
             replies = [client.call(method, parameters)] if no_wait else client.stream(method, parameters)
             # One when the order is recorded, one when it has ended. A server that sends more is none of ours.
-            for reply in islice(replies, _REPLIES_MAX):
+            for reply in islice(_awaited(replies), _REPLIES_MAX):
                 told = msgspec.to_builtins(read_reply(reply, Recorded))
                 seq, outcome = told["seq"], told["outcome"]
                 show({"method": method, "seq": seq, "outcome": outcome})
@@ -111,6 +112,17 @@ def give(
         return Exit.DONE
     what = f"the {_said(method)} recorded as event {seq} was not carried out ({state})"
     raise CommandError(Exit.NO, what, hint=f"`tolaria why RUN seq:{seq}` shows what followed", name="NotDone")
+
+
+def _awaited(replies: Iterable[Any]) -> Iterator[Any]:
+    """Yield the replies, with a bar on the terminal while one is waited for."""
+    replies = iter(replies)
+    while True:
+        with bar("waiting for the run"):
+            reply = next(replies, None)
+        if reply is None:
+            return
+        yield reply
 
 
 def _put_words(told: dict[str, Any]) -> None:

@@ -16,7 +16,9 @@ from typing import Any, Final, NamedTuple
 import click
 
 from tolariad.cli import naming, output, plotting
+from tolariad.cli.completing import run_names
 from tolariad.cli.errors import CommandError, Exit
+from tolariad.cli.long_work import bar
 from tolariad.cli.metrics import known, run_and_names
 from tolariad.core.calc.text.phrases import listed
 from tolariad.core.calc.text.plain import safe
@@ -60,11 +62,12 @@ class Panel(NamedTuple):
 
 
 @click.command()
-@click.argument("arguments", nargs=-1, metavar="[RUN] [NAME]...")
+@click.argument("arguments", nargs=-1, metavar="[RUN] [NAME]...", shell_complete=run_names)
 @output.to_file("Write an image: a file that ends in .png or .svg.")
 @click.option("--log", "is_log", is_flag=True, help="Logarithmic axes, but for the learning rate.")
+@click.option("--json", "as_json", is_flag=True, help="Print the points as one JSON object; with -o the file's name.")
 @naming.options
-def plot(*, arguments: tuple[str, ...], file: Path | None, is_log: bool, **place: Any) -> None:
+def plot(*, arguments: tuple[str, ...], file: Path | None, is_log: bool, as_json: bool, **place: Any) -> None:
     """Draw the numbers of RUN over its steps.
 
     They are loss, the task's metrics and learning rate, or each NAME. The results of the validations are drawn into the
@@ -73,20 +76,24 @@ def plot(*, arguments: tuple[str, ...], file: Path | None, is_log: bool, **place
     if file is not None and file.suffix.lower() not in _FORMATS:
         raise click.UsageError(f"-o {str(file)!r}: the name must end in {' or '.join(_FORMATS)}")
     journal, names = run_and_names(arguments, place)
-    there = _curves(journal)
+    with bar("reading"):
+        there = _curves(journal)
     chosen = [known(name, there) for name in names] or _usual(there)
     panels = [_panel(name, there, is_log=is_log, alone=bool(names)) for name in chosen]
     drawn = [panel for panel in panels if any(curve.size for curve in panel.curves)]
     for panel in panels:
         if panel not in drawn:
             output.note(f"{panel.title}: there is nothing to draw yet")
-    if not drawn:
-        return
-    if file is None:
-        _draw(drawn, is_log=is_log)
-    else:
+    if drawn and file is not None:
         _write(drawn, file, journal.parent.name, is_log=is_log)
-        output.put(f"{file} written: {listed(panel.title for panel in drawn)}")
+        if not as_json:
+            output.put(f"{file} written: {listed(panel.title for panel in drawn)}")
+    elif drawn and not as_json:
+        _draw(drawn, is_log=is_log)
+    if as_json:
+        points = [{"title": one.title, "curves": [curve._asdict() for curve in one.curves]} for one in drawn]
+        written = {"file": str(file), "titles": [one.title for one in drawn]}
+        output.put_json(written if drawn and file is not None else {"panels": points})
 
 
 def _curves(journal: Path) -> dict[str, Points]:

@@ -21,6 +21,7 @@ import msgspec
 from tolariad.cli import naming, runs
 from tolariad.cli.checkpoints import wanted
 from tolariad.cli.errors import CommandError
+from tolariad.cli.long_work import bar
 from tolariad.config import load
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_DAMAGED, EXIT_USAGE
 from tolariad.core.calc.settings.reading import ConfigError
@@ -182,7 +183,8 @@ def ask(trial: AnyTrial, kind: type[T]) -> T:
     # The profiler's library writes lines of its own below this level.
     environment = {"KINETO_LOG_LEVEL": "6", **os.environ}
     request = msgspec.json.encode(trial)
-    done = subprocess.run(command, input=request, stdout=subprocess.PIPE, check=False, env=environment)
+    with bar("building, and trying it"):
+        done = subprocess.run(command, input=request, stdout=subprocess.PIPE, check=False, env=environment)
     try:
         found = msgspec.json.decode(done.stdout)
     except ValueError as error:

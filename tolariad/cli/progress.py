@@ -26,6 +26,7 @@ from tolariad.cli.wrapping import named, width
 from tolariad.control.replies import RunStatus
 from tolariad.core import messages as m
 from tolariad.core.calc.text.phrases import with_run
+from tolariad.core.calc.text.plain import plain
 from tolariad.core.calc.text.repeats import Repeats, Told, calm, heard, is_counted, rest
 from tolariad.forensics.words import safe
 
@@ -175,6 +176,13 @@ class Progress:
             self._stream.write(_CLEAN)
             self._stream.flush()
         return was_open
+
+
+def closing_status(status: RunStatus, run_dir: Path) -> tuple[dict[str, Any], bool]:
+    """Return the summary of `tolariad run` as plain values, and whether the journal verifies."""
+    verdict = verify(run_dir / "journal").verdict
+    told: dict[str, Any] = plain(msgspec.to_builtins(status))
+    return {**told, "verdict": verdict.value}, verdict is Verdict.CLEAN
 
 
 def closing_words(status: RunStatus, run_dir: Path) -> tuple[list[str], bool]:

@@ -8,6 +8,7 @@ from typing import Any
 from tolariad.cli.output import duration, painted, table
 from tolariad.core import messages as m
 from tolariad.core.calc.text.phrases import listed
+from tolariad.forensics.rank_fates import Fate
 
 
 def ranks_words(told: Mapping[str, Any]) -> str:
@@ -34,3 +35,14 @@ def times_lines(ranks: Sequence[m.RankTimes]) -> Iterator[str]:
     yield from table(rows, range(5))
     if (slow := m.slowest_rank(ranks)) is not None:
         yield f"rank {slow.rank} is the slowest: the others wait for it in {slow.share:.0%} of a step"
+
+
+def fate_lines(fates: Sequence[Fate]) -> Iterator[str]:
+    """Yield a line for each rank that had troubles, with each of them in order."""
+    for rank in sorted({one.rank for one in fates}):
+        told = (
+            one.did + (f" after step {one.step}" if one.step is not None else "") + f" (event {one.seq})"
+            for one in fates
+            if one.rank == rank
+        )
+        yield f"rank {rank}: {', '.join(told)}"

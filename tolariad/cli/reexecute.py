@@ -35,8 +35,6 @@ def reexecute(journal: Path, *, first: NamedStep, last: NamedStep, bisect: bool,
     here: the same, but on another machine or in another context. nondeterministic: it comes out otherwise each time.
 
     RUN is not touched, and may be live. Exit codes: 0: reproducible, 1: any other verdict.
-
-    Example: `tolaria reexecute runs/digits --from 41200 --to 41210`
     """
     if first.number > last.number:
         raise click.UsageError(f"step {first.number} is after step {last.number}: give the earlier one first")

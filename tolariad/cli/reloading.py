@@ -21,8 +21,6 @@ def reload(target: runs.Target, *, as_json: bool) -> int:
 
     Keys marked *reload* in docs/configuration.md may change. Any other difference is refused, and changes nothing.
     SIGHUP and `systemctl reload` do the same, and leave the answer in the log.
-
-    Example: `tolaria reload runs/digits`
     """
     with target.connect(timeout_s=60.0) as client:
         told = read_reply(client.call("Reload", {}), Reloaded)

@@ -9,6 +9,7 @@ import click
 
 from journal.reader import Reader
 from tolariad.cli import naming, output, runs
+from tolariad.cli.completing import run_names
 from tolariad.cli.diff_words import about, told
 from tolariad.cli.errors import CommandError, Exit
 from tolariad.cli.long_work import bar
@@ -19,7 +20,7 @@ from tolariad.forensics.report.page import page
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[RUN] [RUN_B]")
+@click.argument("words", nargs=-1, metavar="[RUN] [RUN_B]", shell_complete=run_names)
 @output.to_file("The page to write: a file that ends in .html. An existing one is replaced.", required=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the file, its size, the runs.")
 @naming.options
@@ -28,8 +29,6 @@ def report(*, words: tuple[str, ...], file: Path, as_json: bool, **place: Any) -
 
     With RUN_B, both runs are drawn over each other, and the page begins with where they first differ. The page needs no
     network, no server and no other file. It can be printed, and read without scripts.
-
-    Example: `tolaria report runs/digits -o digits.html`
     """
     target = runs.named(**place)
     if len(words) > 2 - (target is not None):
@@ -41,12 +40,9 @@ def report(*, words: tuple[str, ...], file: Path, as_json: bool, **place: Any) -
     names = [one.parent.name for one in journals]
     if len(set(names)) < len(names):
         names = [str(one.parent) for one in journals]
-    pages = []
-    with bar("reading", 0, len(journals)) as at:
-        for number, journal in enumerate(journals):
-            at(number)
-            pages.append(gathered(journal, names[number]))
-    text = page(pages, _verdict(journals, names) if len(journals) == 2 else ())
+    with bar("reading, and drawing"):
+        pages = [gathered(journal, name) for journal, name in zip(journals, names, strict=True)]
+        text = page(pages, _verdict(journals, names) if len(journals) == 2 else ())
     try:
         file.write_text(text, encoding="utf-8")
     except OSError as error:

@@ -13,17 +13,21 @@ import msgspec
 
 from journal.reader import Reader
 from tolariad.cli import naming, output, runs
+from tolariad.cli.completing import run_or_topic
 from tolariad.cli.errors import Exit
 from tolariad.cli.events import line, position, read_position, verbose
-from tolariad.cli.rank_words import times_lines
+from tolariad.cli.level_words import level_lines
+from tolariad.cli.long_work import bar
+from tolariad.cli.rank_words import fate_lines, times_lines
 from tolariad.core import messages as m
 from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import plain, plain_event
+from tolariad.forensics.links import Link
 from tolariad.forensics.moment import seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
 from tolariad.forensics.timeline import decode_fields
 from tolariad.forensics.topics import TOPICS
-from tolariad.forensics.why import Answer, Link, happened, is_topic
+from tolariad.forensics.why import Answer, happened, is_topic
 from tolariad.forensics.why import why as explain
 from tolariad.forensics.words import block, in_words, is_cut, safe
 
@@ -42,7 +46,8 @@ _TOPIC_WIDTH: Final = max(map(len, TOPICS)) + 1
 def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool) -> int:
     """Show the state of RUN, now or at an earlier point."""
     with Reader(folder) as reader:
-        replayed = state_at(reader, seq_at(reader, at) if at else None)
+        with bar("folding the journal"):
+            replayed = state_at(reader, seq_at(reader, at) if at else None)
         last = next(iter(reader.seek(seq=replayed.state.seq)), None) if replayed.state.seq else None
     shown: dict[str, Any] = plain(msgspec.to_builtins(replayed.state, builtin_types=(bytes,)))
     if as_json:
@@ -65,7 +70,7 @@ def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool
 
 
 @click.command()
-@click.argument("words", nargs=-1, metavar="[RUN] TOPIC [SLOT]")
+@click.argument("words", nargs=-1, metavar="[RUN] TOPIC [SLOT]", shell_complete=run_or_topic)
 @click.option(
     "--at",
     callback=read_position,
@@ -91,8 +96,8 @@ def why(
     TOPIC selects the event: seq:N, step:N, a checkpoint's id, an event type, or a word.
 
     Words for the course of the run: restart, pause, resume, stop, end, completion, phase, checkpoint, rejected, rerun,
-    rollback. Words for troubles: death, hang, failure, freeze, spike, skip, nan, slow, violation, conservative, memory.
-    Words for changes: lr, stage, hyperparameters, strategy, seed, prune, compaction.
+    rollback. Words for troubles: death, hang, failure, freeze, spike, skip, nan, slow, rank, violation, conservative,
+    memory. Words for changes: lr, stage, hyperparameters, strategy, seed, prune, compaction.
 
     If several events fit, the newest is shown. With `RUN seed SLOT`, or with the topic seed:SLOT, it is the newest of
     this slot.
@@ -101,11 +106,13 @@ def why(
     run, topic = _run_and_topic(words, is_named=target is not None)
     target = target if target is not None else runs.find(run=run)
     journal = runs.journal_of(target)
-    with Reader(journal) as reader:
+    with Reader(journal) as reader, bar("searching"):
         until_seq = seq_at(reader, at) if at else None
-        if topic is None:
-            return _listed(happened(reader, until_seq), run, style=style, as_json=as_json)
-        answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
+        listed = happened(reader, until_seq) if topic is None else {}
+        if topic is not None:
+            answer = explain(reader, topic, position=_as_position(topic), until_seq=until_seq)
+    if topic is None:
+        return _listed(listed, run, style=style, as_json=as_json)
     found = None
     if rows or show:
         from tolariad.cli.rows import rows_of
@@ -181,10 +188,14 @@ def _json(answer: Answer) -> dict[str, Any]:
         "event": plain_event(answer.event.seq, answer.event.fields),
         "causes": plain_links(answer.causes),
         "consequences": plain_links(answer.consequences),
+        "after": plain_links(answer.after),
         "skipped": plain_links(answer.skipped),
         "ended": plain_links(answer.ended),
         "around": plain_links(answer.around),
         **({"ranks": answer.timed.fields["ranks"]} if answer.timed is not None else {}),
+        **({"fates": msgspec.to_builtins(answer.fates)} if answer.fates else {}),
+        **({"level": plain(msgspec.to_builtins(answer.level))} if answer.level is not None else {}),
+        "checkpoints": plain_links(answer.kept),
         "searched_all": answer.searched_all,
     }
 
@@ -195,6 +206,7 @@ def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run:
 
     for links, label in (
         (answer.around, "around"),
+        (answer.after, "after"),
         (answer.causes, "because"),
         (answer.skipped, "skipped"),
         ((answer.event,), "this"),
@@ -208,6 +220,8 @@ def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run:
     _put_links(answer.consequences, "led to", shown)
     _put_links(answer.ended, "ended by", shown)
     _put_ranks(answer.timed)
+    for text in (*fate_lines(answer.fates), *level_lines(answer)):
+        output.put(f"  {text}", indent=_INDENT)
     slower = answer.event.fields.get("slower")
     if answer.topic == "slow" and isinstance(slower, dict):
         output.put(
@@ -215,7 +229,7 @@ def _put_words(answer: Answer, style: Callable[[int, dict[str, Any]], str], run:
             f"{output.duration(slower['before_s'])}: {slower['factor']:.2f} times as long"
         )
         output.note("the events before it are listed by time: nothing in the journal says that one is the cause")
-    elif not answer.causes:
+    elif not answer.causes and not answer.after:
         output.note("this event has no recorded cause: an input from outside or a timer led to it")
     if not answer.searched_all:
         output.note(

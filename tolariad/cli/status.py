@@ -20,6 +20,7 @@ import msgspec
 from tolariad.cli import naming, output, runs
 from tolariad.cli.budget_words import budget_lines
 from tolariad.cli.errors import CommandError, Exit, translated
+from tolariad.cli.long_work import bar
 from tolariad.cli.status_words import FACTS_INDENT, phase_words, status_lines
 from tolariad.control.where import SOCKET_NAME, socket_of
 from tolariad.forensics.words import safe
@@ -88,9 +89,10 @@ def status(target: runs.Target, *, quiet: bool, budgets: bool, as_json: bool) ->
 
     Exit code 3 means that the run is not live: no daemon answers, and the status is read from the journal.
     """
-    shown = target.ask("Status", folded)
-    if budgets:
-        shown["budgets"] = target.ask("Budgets", _folded_budgets)
+    with bar("reading the run"):
+        shown = target.ask("Status", folded)
+        if budgets:
+            shown["budgets"] = target.ask("Budgets", _folded_budgets)
     if not quiet:
         if as_json:
             output.put_json(shown)
@@ -179,7 +181,8 @@ def list_runs(*, within: Path | None, as_json: bool, **place: Any) -> int:
     if target is not None and target.journal is None and target.folder is not None:
         within = target.folder
     targets = [target] if target is not None and within is None else _targets(within)
-    rows = [row(target) for target in targets]
+    with bar("reading the runs"):
+        rows = [row(target) for target in targets]
     head = ("NAME", "PHASE", "LIVE", "EPOCH", "STEP", "LOSS", "ACCURACY", "AGE", "SIZE", "FOLDER")
     output.put_rows(rows, head, _run_cells, as_json=as_json)
     if not rows and not as_json:
@@ -221,6 +224,7 @@ def _object(_: click.Context, __: click.Parameter, text: str | None) -> dict[str
 @click.argument("method")
 @click.argument("parameters", required=False, metavar="[JSON]", callback=_object)
 @click.option("--more", is_flag=True, help="Ask for a stream of replies. Watch and Events always stream.")
+@click.option("--json", is_flag=True, expose_value=False, help="Errors are JSON too. Replies always are.")
 @naming.takes_target
 def call(target: runs.Target, *, method: str, parameters: dict[str, Any], more: bool) -> int:
     """Call a method of the control interface; print JSON lines.

@@ -64,8 +64,10 @@ def tolariad() -> None:
 @click.option("--init", metavar="WEIGHTS", help="Start with the weights in a .safetensors or .pt file.")
 @click.option("--linger", is_flag=True, help="Keep answering `tolaria` after the run is complete.")
 @click.option("-v", "--verbose", is_flag=True, help="On a terminal, show the whole log, with loggers and ids.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object at the end; the progress goes to stderr.")
 def run(
     *,
+    as_json: bool,
     config: Path | None,
     task: str | None,
     name: str | None,
@@ -89,7 +91,7 @@ def run(
     from tolariad.telemetry.journald import is_journal
 
     # Under systemd the log has what matters, with fields; a line of progress every few seconds would bury it.
-    progress = Progress(is_shown=not is_journal(1, os.environ))
+    progress = Progress(sys.stderr if as_json else sys.stdout, is_shown=not is_journal(1, os.environ))
     run_dir = _folder_of(name, folder) or default_folder(config, task)
     begin_from = _begin_from(origin, with_optimizer)
     if init is not None and begin_from is not None:
@@ -116,15 +118,20 @@ def run(
     try:
         # ^C ends the summary, which reads the whole journal. It does not change how the run ended.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
-        return _summarized(progress.last, request.run_dir, code)
+        return _summarized(progress.last, request.run_dir, code, as_json=as_json)
     except KeyboardInterrupt:
         return code
 
 
-def _summarized(last: RunStatus, run_dir: Path, code: int) -> int:
+def _summarized(last: RunStatus, run_dir: Path, code: int, *, as_json: bool) -> int:
     """Print the summary of a run that has ended. Return the exit code: another one if the journal is damaged."""
-    from tolariad.cli.progress import closing_words
+    from tolariad.cli.progress import closing_status, closing_words
 
+    if as_json:
+        told, clean = closing_status(last, run_dir)
+        code = code if clean or code not in ORDERLY else EXIT_DAMAGED
+        output.put_json({**told, "exit_code": code})
+        return code
     lines, clean = closing_words(last, run_dir)
     stream = sys.stdout if code in ORDERLY else sys.stderr
     for line in lines:

@@ -15,7 +15,7 @@ from tolariad.telemetry.traces import TracesRefused, TracesUnusable, export_run,
 
 
 def send_spans(journal: Path, endpoint: str) -> int:
-    """Send every span of the run. Raises CommandError."""
+    """Send every span of the run, and return how many there were. Raises CommandError."""
     if not endpoint.lower().startswith(("http://", "https://")):
         raise CommandError(Exit.USAGE, f"{endpoint} is no address of a collector, such as http://localhost:4318")
     count = 0
@@ -29,7 +29,7 @@ def send_spans(journal: Path, endpoint: str) -> int:
             hint = "give the same command again: spans that are sent twice have the same ids"
             raise CommandError(Exit.NO, f"{endpoint}: {error}", hint=hint, name=type(error).__name__) from error
     output.note(f"{output.counted(count, 'span')} sent to {endpoint}")
-    return Exit.DONE
+    return count
 
 
 def _events(reader: Reader) -> Iterator[tuple[int, m.Event]]:

@@ -6,10 +6,14 @@ restarts and validations are no steps: a time far above the usual one is left ou
 
 from __future__ import annotations
 
+import contextlib
 import math
 import statistics
 from collections.abc import Sequence
 from typing import Final, NamedTuple
+
+from tolariad.core.calc.steps.table import step_row
+from tolariad.forensics.timeline import UNREADABLE
 
 STEPS_MIN: Final = 100
 # From this factor on a run counts as slower.
@@ -30,6 +34,25 @@ class Slower(NamedTuple):
     step: int
     before_s: float
     after_s: float
+
+
+class StepTimes:
+    """The steps of a run in their order, and when each was recorded."""
+
+    def __init__(self) -> None:
+        self._steps: list[int] = []
+        self._walls: list[int] = []
+
+    def take(self, event: bytes) -> None:
+        """Add a journaled step. One that is not of its type has no time to compare."""
+        with contextlib.suppress(*UNREADABLE):
+            row = step_row(event) or ()
+            self._steps.append(int(row[0]))
+            self._walls.append(int(row[2]))
+
+    def slower(self) -> Slower | None:
+        """Return where the run got slower for good, or None."""
+        return slower_since(self._steps, self._walls)
 
 
 def slower_since(steps: Sequence[float], walls: Sequence[float]) -> Slower | None:

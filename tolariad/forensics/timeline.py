@@ -46,6 +46,8 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
     # Of a seed, a name; of a snapshot, a number.
     slot: str | int | None = None
     order: BriefOrder | None = None
+    rank: int = 0
+    ranks: Any = None
 
     @property
     def name(self) -> str:
@@ -56,13 +58,16 @@ class Brief(msgspec.Struct, frozen=True, gc=False):
         """Return whether it is of this type.
 
         `Type:word`: of this type, with that reason or finding, or of that slot. `Type:resumed`: with a checkpoint that
-        it went on from. `Type:Order` and `Type:Order:slot`: of an event with a boundary order.
+        it went on from after an end, and not within a rollback. `Type:ranked`: of one of several ranks. `Type:Order`
+        and `Type:Order:slot`: of an event with a boundary order.
         """
         name, _, word = kind.partition(":")
         if self.order is not None:
             of, _, slot = word.partition(":")
             return self.type == name and of in ("", self.order.type) and slot in ("", self.order.slot)
-        fits = word in ("", self.reason, self.finding, self.slot) or (word == "resumed" and bool(self.checkpoint))
+        fits = word in ("", self.reason, self.finding, self.slot)
+        fits = fits or (word == "resumed" and bool(self.checkpoint) and not self.cause)
+        fits = fits or (word == "ranked" and bool(self.rank or self.ranks))
         return self.type == name and fits
 
 
@@ -210,11 +215,17 @@ def forwards(reader: Reader, query: Query) -> Iterator[JournalEntry]:
 def _matching(
     entries: Iterable[JournalEntry], last: int | None, wanted: Callable[[JournalEntry], bool]
 ) -> Iterator[JournalEntry]:
+    yield from (entry for entry in up_to(entries, last) if wanted(entry))
+
+
+def up_to(entries: Iterable[JournalEntry], last: int | None) -> Iterator[JournalEntry]:
+    """Yield the entries up to this number, or all. What comes after it is not read: it may be damaged."""
     for entry in entries:
         if last is not None and entry.seq > last:
             return
-        if wanted(entry):
-            yield entry
+        yield entry
+        if last is not None and entry.seq == last:
+            return
 
 
 def backwards(reader: Reader, query: Query) -> Iterator[JournalEntry]:

@@ -8,7 +8,7 @@ _MASKED: Final = "OrderActed:MaskUnits|OrderAborted:MaskUnits"
 _COMPACTED: Final = "OrderActed:CompactModel|OrderAborted:CompactModel"
 # Topic: event types in order of preference. The answer is the newest event of the first entry that has any. An entry of
 # several types joined by `|` means the newest event of any of them. `Type:word` means one with that reason or finding,
-# or `resumed` from a checkpoint.
+# or `resumed` from a checkpoint, or one that tells of several ranks (`ranked`).
 TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "pause": ("RunPaused", "PauseRequested"),
     "restart": ("DaemonStarted|TrainingStarted:resumed", "TrainerStarted"),
@@ -29,6 +29,7 @@ TOPICS: Final[dict[str, tuple[str, ...]]] = {
     "rollback": ("RolledBack|RollbackAborted", "RollbackBegun"),
     "violation": ("LrViolationDetected",),
     "slow": (),
+    "rank": ("TrainerDied:ranked|TrainerHung:ranked", "BudgetsMeasured:ranked"),
     "conservative": ("ConservativeModeEntered", "ConservativeModeLeft"),
     "memory": ("MemoryPressed", "MemoryRelieved"),
     "lr": ("OrderActed:SetRate|PlateauReached", "OrderAborted:SetRate|OrderGiven:SetRate"),
@@ -72,11 +73,20 @@ NEVER: Final = {
     "compaction": "removed no masked unit from the model, and no compaction was ordered",
     "strategy": "never asked a strategy",
     "slow": "had no lasting rise in the time of its steps above their noise",
+    "rank": "had no rank that died, hung, differed from another or was timed",
     "stage": "began no announced stage, and none was ordered",
     "hyperparameters": "changed no value of an optimizer but its rate",
 }
 # The events that judge masks: a report or a validation causes them.
 JUDGE: Final = ("MaskSetPassed", "MaskSetRejected")
+# Starts, and the events by which the process before one ended.
+STARTS: Final = ("DaemonStarted", "TrainerStarted", "TrainingStarted")
+WAYS_TO_END: Final = (
+    *("TrainerDied", "TrainerEnded", "TrainerUnkillable"),
+    *("RunStopped", "RunFailed", "RunCompleted", "RolledBack"),
+)
+# The events of an unusual step.
+UNUSUAL: Final = ("InstabilityDetected", "StepSkipped")
 # The events that end what an event began, without being caused by it.
 ENDED_BY: Final = {
     "RunPaused": ("RunResumed", "RunStopped", "RunFailed"),

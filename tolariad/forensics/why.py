@@ -6,7 +6,6 @@ says if it stopped early.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Collection
 from itertools import islice
 from typing import Any, Final
@@ -16,13 +15,23 @@ import msgspec
 from journal import JournalEntry
 from journal.reader import Reader
 from tolariad.core import state as st
-from tolariad.core.calc.steps.table import is_step, step_row
+from tolariad.core.calc.steps.table import is_step
 from tolariad.core.messages.vocabulary import EVENT_TYPES
+from tolariad.forensics.level import Level
+from tolariad.forensics.links import Link, causes_of, entry_at, link_of
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind
-from tolariad.forensics.slowness import slower_since
+from tolariad.forensics.rank_fates import Fate, fates_of
+from tolariad.forensics.slowness import StepTimes
+from tolariad.forensics.surroundings import (
+    AROUND_EVENTS,
+    SEARCHED_MAX,
+    ended_before,
+    kept_around,
+    level_of,
+    until,
+)
 from tolariad.forensics.timeline import (
-    UNREADABLE,
     Brief,
     Query,
     backwards,
@@ -31,13 +40,11 @@ from tolariad.forensics.timeline import (
     entry_of_step,
     first_at,
     number_in,
+    up_to,
 )
 from tolariad.forensics.topics import ENDED_BY, JUDGE, NEVER, TOPICS
 
-DEPTH_MAX: Final = 64
 CONSEQUENCES_MAX: Final = 50
-SEARCHED_MAX: Final = 20_000
-_AROUND_EVENTS: Final = 2000
 _AROUND_MAX: Final = 8
 _MEASURED: Final = "BudgetsMeasured"
 
@@ -46,24 +53,20 @@ class NoAnswer(LookupError):
     """No event of the journal fits the topic."""
 
 
-class Link(msgspec.Struct, frozen=True):
-    """One event of an answer."""
-
-    seq: int
-    fields: dict[str, Any]
-
-
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The causes and consequences of one event.
 
     * `causes`: the chain from its root to the direct cause of `event`. For a judgement of masks, the events by which
       these masks came to act stand before it.
+    * `after`: for a start, the event that ended the process before it.
     * `consequences`: the events that `event` led to, in order.
     * `searched_all`: False if the search stopped early, so that there may be more consequences.
     * `skipped`: for a step, the batches that were passed over before it.
     * `ended`: for a state such as a pause, the event that ended it, after that event's causes.
     * `around`: for the topic `slow`, what happened shortly before. Nothing says that it is the cause.
-    * `timed`: for the topic `slow`, the newest times of several ranks.
+    * `timed`: for the topics `slow` and `rank`, the newest times of several ranks.
+    * `fates`: for the topic `rank`, each trouble of a rank.
+    * `level`, `kept`: for an unusual step, loss and norm around it, and the checkpoints before and after it.
     """
 
     topic: str
@@ -71,10 +74,14 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     causes: tuple[Link, ...]
     consequences: tuple[Link, ...]
     searched_all: bool
+    after: tuple[Link, ...] = ()
     skipped: tuple[Link, ...] = ()
     ended: tuple[Link, ...] = ()
     around: tuple[Link, ...] = ()
     timed: Link | None = None
+    fates: tuple[Fate, ...] = ()
+    level: Level | None = None
+    kept: tuple[Link, ...] = ()
 
 
 def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, until_seq: int | None = None) -> Answer:
@@ -84,41 +91,44 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
     """
     if topic == "slow":
         return _slower(reader, until_seq)
-    entry = _at_position(reader, position) if position is not None else _newest(reader, topic, until_seq)
+    fates = fates_of(reader, until_seq) if topic == "rank" and position is None else None
+    if position is not None:
+        entry = _at_position(reader, position)
+    else:
+        entry = entry_at(reader, fates.told) if fates is not None else _newest(reader, topic, until_seq)
     if entry is None:
         raise NoAnswer(_nothing(topic, by_then=until_seq is not None) + _instead(reader, topic, until_seq))
-    event = Link(entry.seq, decode_fields(entry.event))
+    event = link_of(entry)
+    timed = entry_at(reader, fates.timed) if fates is not None else None
+    causes = (*_judged(reader, event), *causes_of(reader, event))
     consequences, complete = _consequences(reader, entry, until_seq)
     verified = _first_step_with(reader, event, until_seq)
     return Answer(
         topic=topic,
         event=event,
-        causes=(*_judged(reader, event), *causes_of(reader, event)),
+        causes=causes,
+        after=ended_before(reader, event) if not causes else (),
         consequences=(*consequences, *verified),
         searched_all=complete,
         skipped=_skipped_before(reader, event),
         ended=_ended(reader, event, until_seq),
+        timed=link_of(timed) if timed is not None else None,
+        fates=fates.troubles if fates is not None else (),
+        level=level_of(reader, event, until_seq),
+        kept=kept_around(reader, event, until_seq),
     )
 
 
 def _slower(reader: Reader, until_seq: int | None) -> Answer:
     """Return the first of the slower steps, with their times as `slower`, and what happened before it."""
-    steps: list[int] = []
-    walls: list[int] = []
+    times = StepTimes()
     timed: Link | None = None
-    for entry in reader.seek(seq=1):
-        if until_seq is not None and entry.seq > until_seq:
-            break
-        if not is_step(raw := bytes(entry.event)):
-            if brief(entry.event).type == _MEASURED and (fields := decode_fields(entry.event)).get("ranks"):
-                timed = Link(entry.seq, fields)
-            continue
-        # One that is not of its type has no time to compare.
-        with contextlib.suppress(*UNREADABLE):
-            row = step_row(raw) or ()
-            steps.append(int(row[0]))
-            walls.append(int(row[2]))
-    found = slower_since(steps, walls)
+    for entry in up_to(reader.seek(seq=1), until_seq):
+        if is_step(raw := bytes(entry.event)):
+            times.take(raw)
+        elif brief(entry.event).type == _MEASURED and (fields := decode_fields(entry.event)).get("ranks"):
+            timed = Link(entry.seq, fields)
+    found = times.slower()
     first = entry_of_step(reader, found.step) if found is not None else None
     if (found is None or first is None) and timed is not None:
         return Answer(topic="slow", event=timed, causes=(), consequences=(), searched_all=True, timed=timed)
@@ -126,7 +136,7 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
         then = until_seq is not None
         raise NoAnswer(_nothing("slow", by_then=then) + _instead(reader, "slow", until_seq))
     slower = {"before_s": found.before_s, "after_s": found.after_s, "factor": found.after_s / found.before_s}
-    before = islice(backwards(reader, Query(until=JournalPosition(PositionKind.SEQ, first.seq - 1))), _AROUND_EVENTS)
+    before = islice(backwards(reader, until(first.seq - 1)), AROUND_EVENTS)
     around = [one for one in before if not is_step(bytes(one.event))][:_AROUND_MAX]
     return Answer(
         topic="slow",
@@ -134,16 +144,16 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
         causes=(),
         consequences=(),
         searched_all=True,
-        around=tuple(Link(one.seq, decode_fields(one.event)) for one in reversed(around)),
+        around=tuple(link_of(one) for one in reversed(around)),
         timed=timed,
     )
 
 
 def _instead(reader: Reader, topic: str, until_seq: int | None) -> str:
     """Return which topics have an answer, for one that has none."""
-    if topic not in TOPICS:
+    if topic.partition(":")[0] not in TOPICS:
         return ""
-    found = happened(reader.seek(seq=1), until_seq)
+    found = happened(reader, until_seq)
     return f". It has an answer for: {', '.join(found)}" if found else ""
 
 
@@ -154,13 +164,15 @@ def happened(reader: Reader, until_seq: int | None = None) -> dict[str, Link]:
     of_type: dict[str, list[str]] = {}
     for kind in kinds:
         of_type.setdefault(kind.partition(":")[0], []).append(kind)
-    for entry in reader:
-        if until_seq is not None and entry.seq > until_seq:
-            break
+    times = StepTimes()
+    for entry in up_to(reader.seek(seq=1), until_seq):
+        if is_step(raw := bytes(entry.event)):
+            times.take(raw)
+            continue
         told = brief(entry.event)
         fitting = [kind for kind in of_type.get(told.type, ()) if told.is_of(kind)]
         if fitting:
-            link = Link(entry.seq, decode_fields(entry.event))
+            link = link_of(entry)
             newest.update(dict.fromkeys(fitting, link))
     found: dict[str, Link] = {}
     for topic, types in TOPICS.items():
@@ -168,6 +180,8 @@ def happened(reader: Reader, until_seq: int | None = None) -> dict[str, Link]:
             if links := [newest[kind] for kind in entry_types.split("|") if kind in newest]:
                 found[topic] = max(links, key=lambda link: link.seq)
                 break
+    if (slower := times.slower()) is not None and (first := entry_of_step(reader, slower.step)) is not None:
+        found["slow"] = link_of(first)
     return dict(sorted(found.items(), key=lambda item: item[1].seq, reverse=True))
 
 
@@ -193,14 +207,9 @@ def _nothing(topic: str, *, by_then: bool) -> str:
     return f"no event fits {topic!r}; use seq:N, step:N, a checkpoint's id, an event type, or one of: phase, {words}"
 
 
-def _entry(reader: Reader, seq: int) -> JournalEntry | None:
-    found = next(iter(reader.seek(seq=seq)), None)
-    return found if found is not None and found.seq == seq else None
-
-
 def _at_position(reader: Reader, position: JournalPosition) -> JournalEntry | None:
     if position.kind is not PositionKind.STEP:
-        return _entry(reader, first_at(reader, position))
+        return entry_at(reader, first_at(reader, position))
     # A step that was not made yet may have been tried.
     return entry_of_step(reader, position.value) or next(reversed(_skips(reader, position.value)), None)
 
@@ -221,17 +230,17 @@ def _skipped_before(reader: Reader, event: Link) -> tuple[Link, ...]:
     step = number_in(event.fields, "step")
     if event.fields.get("type") != "StepCompleted" or step is None:
         return ()
-    return tuple(Link(one.seq, decode_fields(one.event)) for one in _skips(reader, step))
+    return tuple(link_of(one) for one in _skips(reader, step))
 
 
 def _ended(reader: Reader, event: Link, until_seq: int | None) -> tuple[Link, ...]:
     """Return the event that ended what `event` began, after its causes; empty if it lasts."""
     types = ENDED_BY.get(str(event.fields.get("type")), ())
-    for entry in reader.seek(seq=event.seq + 1) if types else ():
-        if until_seq is not None and entry.seq > until_seq:
-            break
+    if not types or event.seq == until_seq:
+        return ()
+    for entry in up_to(reader.seek(seq=event.seq + 1), until_seq):
         if brief(entry.event).type in types:
-            end = Link(entry.seq, decode_fields(entry.event))
+            end = link_of(entry)
             return (*(one for one in causes_of(reader, end) if one.seq > event.seq), end)
     return ()
 
@@ -273,10 +282,10 @@ def _changed_again(reader: Reader, event: Link, before_seq: int) -> bool:
 
 
 def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry | None:
-    until = JournalPosition(PositionKind.SEQ, until_seq) if until_seq is not None else None
+    query = until(until_seq) if until_seq is not None else Query()
 
     def first(wanted: Callable[[Brief], bool]) -> JournalEntry | None:
-        return next((one for one in backwards(reader, Query(until=until)) if wanted(brief(one.event))), None)
+        return next((one for one in backwards(reader, query) if wanted(brief(one.event))), None)
 
     def newest_of(types: Collection[str]) -> JournalEntry | None:
         return first(lambda told: any(told.is_of(one) for one in types))
@@ -294,28 +303,14 @@ def _newest(reader: Reader, topic: str, until_seq: int | None) -> JournalEntry |
     return first(lambda told: told.id == topic and told.type.startswith("Checkpoint"))
 
 
-def causes_of(reader: Reader, event: Link) -> tuple[Link, ...]:
-    """Follow `cause` upwards. A cause must be an earlier event, so the loop ends even in a forged journal."""
-    chain: list[Link] = []
-    at = event
-    while len(chain) < DEPTH_MAX:
-        cause = number_in(at.fields, "cause") or 0
-        entry = _entry(reader, cause) if 0 < cause < at.seq else None
-        if entry is None:
-            break
-        at = Link(entry.seq, decode_fields(entry.event))
-        chain.append(at)
-    return tuple(reversed(chain))
-
-
 def _judged(reader: Reader, event: Link) -> tuple[Link, ...]:
     """Return the newest masks of the cycle that `event` judges, after their causes; empty if it judges none."""
     if event.fields.get("type") not in JUDGE:
         return ()
-    for entry in backwards(reader, Query(until=JournalPosition(PositionKind.SEQ, event.seq))):
+    for entry in backwards(reader, until(event.seq)):
         if brief(entry.event).name != "OrderActed:MaskUnits":
             continue
-        applied = Link(entry.seq, decode_fields(entry.event))
+        applied = link_of(entry)
         if applied.fields["order"].get("cycle") == event.fields.get("cycle"):
             return (*causes_of(reader, applied), applied)
     return ()
@@ -326,13 +321,13 @@ def _consequences(reader: Reader, of: JournalEntry, until_seq: int | None) -> tu
     family = {of.seq}
     found: list[Link] = []
     looked = 0
-    for entry in islice(reader.seek(seq=of.seq + 1), SEARCHED_MAX):
-        if until_seq is not None and entry.seq > until_seq:
-            return tuple(found), True
+    if until_seq is not None and until_seq <= of.seq:
+        return (), True
+    for entry in up_to(islice(reader.seek(seq=of.seq + 1), SEARCHED_MAX), until_seq):
         looked += 1
         if brief(entry.event).cause in family:
             family.add(entry.seq)
-            found.append(Link(entry.seq, decode_fields(entry.event)))
+            found.append(link_of(entry))
             if len(found) == CONSEQUENCES_MAX:
                 return tuple(found), False
     return tuple(found), looked < SEARCHED_MAX

@@ -176,8 +176,8 @@ class Trainer:
                     data.end_workers()
 
     def _flow(self) -> Flow:
-        setup = self.setup
-        self._reporter.report(
+        setup, reporter = self.setup, self._reporter
+        reporter.report(
             m.ReadyReport(
                 environment=setup.environment,
                 parameters=setup.parameters,
@@ -188,9 +188,9 @@ class Trainer:
                 blueprints=setup.garden.blueprints,
                 sources=setup.garden.sources,
                 code=setup.code.at_start(setup.task),
+                libraries=setup.code.libraries(),
             )
         )
-        reporter = self._reporter
         with compiler.watched(reporter.compiling, reporter.compiled) if setup.settings.compile else nullcontext():
             self._start()
             while True:

@@ -8,7 +8,7 @@ import pytest
 from journal import Reader
 from tests.forensics.differences.written import events_of_a_run, step_at, write
 from tolariad.core import messages as m
-from tolariad.forensics.differences.contexts import Part
+from tolariad.forensics.differences.contexts import Part, flattened
 from tolariad.forensics.differences.moments import between
 
 
@@ -60,3 +60,36 @@ def test_another_library_after_a_restart_is_a_condition(events, tmp_path):
     assert [(one.part, one.name, one.a, one.b) for one in found.context] == [
         (Part.LIBRARIES, "torch", "2.13.0", "2.14.0")
     ]
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "told"),
+    [
+        (("losses=1.0", "pillow=9"), ("losses=2.0", "pillow=9"), [("losses", "1.0", "2.0")]),
+        (("losses=1.0",), ("losses=1.0", "pillow=9"), [("pillow", None, "9")]),
+        # A journal of an older version does not say what was loaded.
+        ((), ("losses=2.0",), []),
+    ],
+)
+def test_any_library_of_another_version_is_a_condition(events, tmp_path, before, after, told):
+    """Not those alone of which the environment has fields."""
+    at = next(n for n, one in enumerate(events) if isinstance(one, m.ExecutionContextRecorded))
+
+    def of(listed, incarnation):
+        libraries = tuple(m.Library(*one.split("=")) for one in listed)
+        return msgspec.structs.replace(events[at], libraries=libraries, incarnation=incarnation)
+
+    started = m.TrainerStarted(incarnation=2, pid=9, start_ticks=1, boot_id="ab")
+    write(tmp_path / "j", [*events[:at], of(before, 1), *events[at + 1 :], started, of(after, 2)])
+    with Reader(tmp_path / "j") as reader:
+        found = between(reader, len(events), len(events) + 2)
+
+    assert [(one.name, one.a, one.b) for one in found.context if one.part is Part.LIBRARIES] == told
+    assert all(one.matters for one in found.context if one.part is Part.LIBRARIES)
+
+
+def test_a_map_that_has_lost_its_keys_differs_by_them_alone():
+    """Not by itself as well. A value is found by its dotted key."""
+    assert flattened('{"tolaria": {"a": {"b": 1, "c": {}}, "d": null}}') == {"a.b": 1, "d": None}
+    assert flattened('{"tolaria": {"a": {}}}') == {}
+    assert flattened("no JSON") == {"*": "no JSON"}

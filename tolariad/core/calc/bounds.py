@@ -28,6 +28,8 @@ NAME_CHARACTERS_MAX: Final = 1024
 METRICS_MAX: Final = 64
 # The files of a program of which a run remembers the content.
 CODE_FILES_MAX: Final = 256
+# The libraries of a program of which a run remembers the version.
+LIBRARIES_MAX: Final = 256
 NOTE_CHARACTERS_MAX: Final = 4096
 ID_CHARACTERS_MAX: Final = 128
 # For a text without a unit, such as a traceback.

@@ -95,6 +95,13 @@ class CodeFile(msgspec.Struct, frozen=True):
     hash: Hex
 
 
+class Library(msgspec.Struct, frozen=True):
+    """A library that the trainer had loaded, by the name under which it is imported."""
+
+    name: str
+    version: str
+
+
 class TrainerStarted(Event, frozen=True, kw_only=True):
     """A trainer process was started.
 
@@ -114,7 +121,8 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     another size, or another length. `other_data`: how the data differ from those before, if the start allowed that they
     do (DaemonStarted.accept_data). `other_blueprints`: whose files are others than when seeds germinated from them.
     `code`: the files of the user's program. `other_code`: those that differ from the ones before; `only_code`: nothing
-    else of the context does. `accepts_code`: the start allowed it (DaemonStarted.accept_code).
+    else of the context does. `accepts_code`: the start allowed it (DaemonStarted.accept_code). `libraries`: those that
+    were loaded, sorted by name; empty in journals of older versions.
     """
 
     incarnation: int
@@ -130,6 +138,7 @@ class ExecutionContextRecorded(Event, frozen=True, kw_only=True):
     other_code: tuple[str, ...] = ()
     only_code: bool = False
     accepts_code: bool = False
+    libraries: tuple[Library, ...] = ()
 
 
 class SchedulingRecorded(Event, frozen=True, kw_only=True):
@@ -265,6 +274,7 @@ class ReadyReport(Report, frozen=True, kw_only=True):
 
     `slots`: those for seeds, in the order of the model's modules. `blueprints`: the names of those that are built in,
     installed or configured. `sources`: the files of configured ones. `code`: the files of the user's program.
+    `libraries`: those that are loaded, sorted by name.
     """
 
     environment: Environment
@@ -276,6 +286,7 @@ class ReadyReport(Report, frozen=True, kw_only=True):
     blueprints: tuple[str, ...] = ()
     sources: tuple[BlueprintSource, ...] = ()
     code: tuple[CodeFile, ...] = ()
+    libraries: tuple[Library, ...] = ()
 
 
 AnyTold: TypeAlias = (

@@ -48,16 +48,21 @@ class Differing(msgspec.Struct, frozen=True):
 
 
 class Context(msgspec.Struct, frozen=True):
-    """The conditions at one moment of a run: values by name, for each part."""
+    """The conditions at one moment of a run: values by name, for each part. `loaded`: the names of other libraries.
+
+    Journals of older versions do not have those.
+    """
 
     by_part: dict[Part, dict[str, Any]]
+    loaded: frozenset[str] = frozenset()
 
 
 def context_of(reader: Reader, state: RunState) -> Context:
     """Return the conditions in this state of the journal's run. What no trainer has reported yet is absent."""
-    environment = environment_at(reader, state)
-    fields: dict[str, Any] = msgspec.to_builtins(environment) if environment is not None else {}
-    libraries = {name: value for name, value in fields.items() if isinstance(value, str)}
+    recorded = recorded_at(reader, state)
+    fields: dict[str, Any] = msgspec.to_builtins(recorded.environment) if recorded is not None else {}
+    loaded = {one.name: one.version for one in recorded.libraries} if recorded is not None else {}
+    libraries = loaded | {name: value for name, value in fields.items() if isinstance(value, str)}
     for other in (*_OF_THE_HOST, *_OF_THE_CODE, "config_hash", "data", "determinism", "precision"):
         libraries.pop(other, None)
     host = {name: fields[name] for name in _OF_THE_HOST if fields.get(name)}
@@ -74,16 +79,18 @@ def context_of(reader: Reader, state: RunState) -> Context:
             Part.CODE: code,
             Part.LIBRARIES: libraries,
             Part.HOST: host,
-        }
+        },
+        frozenset(loaded),
     )
 
 
 def differing(a: Context, b: Context) -> list[Differing]:
-    """Return every value that differs, part by part."""
+    """Return every value that differs, part by part. Other libraries are compared if both sides have them."""
     found = []
+    unknown = frozenset[str]() if a.loaded and b.loaded else a.loaded | b.loaded
     for part in Part:
         one, other = a.by_part[part], b.by_part[part]
-        for name in sorted(one.keys() | other.keys()):
+        for name in sorted((one.keys() | other.keys()) - (unknown if part is Part.LIBRARIES else frozenset())):
             if one.get(name) != other.get(name):
                 matters = may_change_steps(name) if part is Part.CONFIGURATION else name not in ("host", "recorder")
                 found.append(Differing(part, name, one.get(name), other.get(name), matters))
@@ -103,14 +110,15 @@ def flattened(config: str) -> dict[str, Any]:
 
 def _flatten(given: Mapping[str, Any], prefix: str, into: dict[str, Any]) -> None:
     for name, value in given.items():
-        if isinstance(value, dict) and value:
+        # A map without keys is the same as none.
+        if isinstance(value, dict):
             _flatten(value, f"{prefix}{name}.", into)
         else:
             into[f"{prefix}{name}"] = value
 
 
-def environment_at(reader: Reader, state: RunState) -> m.Environment | None:
-    """Return the execution context of the trainer that made the steps of this state; None before the first one."""
+def recorded_at(reader: Reader, state: RunState) -> m.ExecutionContextRecorded | None:
+    """Return what the trainer that made the steps of this state recorded of its context; None before the first one."""
     if not state.trainer.incarnation:
         return None
     before = _before(reader, state, lambda one: one.trainer.incarnation)
@@ -120,10 +128,10 @@ def environment_at(reader: Reader, state: RunState) -> m.Environment | None:
         if event.incarnation == state.trainer.incarnation:
             break
     if newest is None or newest.hash == state.progress.environment:
-        return newest.environment if newest is not None else None
+        return newest
     # The present trainer has not reported its context yet, so one before it made the steps.
     earlier = _events(reader, 0, state.seq, m.ExecutionContextRecorded)
-    return next((one.environment for one in earlier if one.hash == state.progress.environment), None)
+    return next((one for one in earlier if one.hash == state.progress.environment), None)
 
 
 def host_at(reader: Reader, seq: int) -> str:

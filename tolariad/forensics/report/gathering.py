@@ -12,7 +12,7 @@ from tolariad.core import queries as q
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.state.run_state import RunState
 from tolariad.forensics import numbers
-from tolariad.forensics.differences.contexts import environment_at, host_at
+from tolariad.forensics.differences.contexts import host_at, recorded_at
 from tolariad.forensics.moment import state_at
 from tolariad.forensics.report.happenings import Happenings, happenings
 from tolariad.forensics.report.page import RunPage
@@ -54,7 +54,7 @@ def _validations(rows: Sequence[numbers.Row]) -> dict[str, Curve]:
 
 def _facts(reader: Reader, state: RunState, found: Happenings) -> list[tuple[str, str]]:
     progress, run = state.progress, state.run
-    environment = environment_at(reader, state)
+    recorded = recorded_at(reader, state)
     steps = q.steps_in_all(state)
     done = f"step {progress.step}{f' of {steps}' if steps else ''}, epoch {progress.epoch}"
     facts = [
@@ -66,7 +66,8 @@ def _facts(reader: Reader, state: RunState, found: Happenings) -> list[tuple[str
         ("seed", str(run.rng_seed)),
         ("host", host_at(reader, state.seq)),
     ]
-    if environment is not None:
+    if recorded is not None:
+        environment = recorded.environment
         of = f"Python {environment.python}, torch {environment.torch}, {environment.device}, {environment.cpu}"
         facts.append(("made by", of))
     if trained := found.spent.get("training"):

@@ -16,6 +16,7 @@ from blake3 import blake3
 
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import CODE_FILES_MAX
+from tolariad.trainer.process.libraries import libraries
 from tolariad.trainer.process.own_frames import is_own_file
 from tolariad.trainer.tasks.given import codes_of, program_of
 
@@ -41,6 +42,10 @@ class LoadedCode:
         found = code_of(task)
         self._first, self._late, self._modules = frozenset(one.name for one in found), {}, len(sys.modules)
         return found
+
+    def libraries(self) -> tuple[m.Library, ...]:
+        """Return the libraries that are loaded now."""
+        return libraries()
 
     def late(self, task: Any) -> tuple[m.CodeFile, ...]:
         """Return the code that was loaded after that.
