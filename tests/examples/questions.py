@@ -9,7 +9,8 @@ from typing import NamedTuple
 from tests.house.tree import ROOT
 
 PAGE = ROOT / "docs" / "forensics.md"
-_BLOCK = re.compile(r"^### (\d+)\. .*?^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
+_SECTION = re.compile(r"^### (\d+)\. (.*?)(?=^#)", re.MULTILINE | re.DOTALL)
+_BLOCK = re.compile(r"^```console\n(.*?)^```", re.MULTILINE | re.DOTALL)
 # On the page it stands for what differs from run to run, or is left out.
 _OMITTED = "…"
 
@@ -25,8 +26,9 @@ class Question(NamedTuple):
 def questions() -> list[Question]:
     """Return those of the page, in order. A question may have several commands."""
     found = []
-    for number, block in _BLOCK.findall(PAGE.read_text(encoding="utf-8")):
-        for part in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
+    for number, section in _SECTION.findall(PAGE.read_text(encoding="utf-8")):
+        blocks = "".join(_BLOCK.findall(section))
+        for part in re.split(r"^\$ ", blocks, flags=re.MULTILINE)[1:]:
             command, *shown = part.splitlines()
             found.append(Question(int(number), tuple(shlex.split(command)), tuple(filter(str.strip, shown))))
     return found
