@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
@@ -54,6 +54,8 @@ class _Unread:
 
 
 _UNREAD: Final = _Unread()
+# So many events without a row are read before the first of them is yielded.
+_READ_AHEAD: Final = 64
 
 
 class _Sealed(NamedTuple):
@@ -132,37 +134,56 @@ def _parts(
             table = table_at_end(view, successor)
             if table is None or table.others is None or (values := read(table.columns.by_name)) is None:
                 continue
-            after_seq = successor.header.previous_last_seq
-            yield _Sealed(view, after_seq, table.others, len(table.columns), values)
         finally:
+            # Before anything is yielded: a caller that raises would keep them open.
             view.close()
             successor.close()
+        after_seq = successor.header.previous_last_seq
+        yield _Sealed(view, after_seq, table.others, len(table.columns), values)
     yield _Frames(after_seq, None)
 
 
 def _of_segment(sealed: _Sealed) -> Iterator[JournalEntry | Rows[Any]]:
     view, last_seq, rows, values = sealed.view, sealed.last_seq, sealed.rows, sealed.values
     seq, row = view.header.first_seq, 0
-    frame: Frame | None = None
-    for other, offset in (*sealed.others, (last_seq + 1, 0)):
+    for entry in chain(_others_of(sealed), (None,)):
+        other = last_seq + 1 if entry is None else entry.seq
         count = other - seq
         if count < 0 or row + count > rows:
             break
         if count:
             yield Rows(seq, count, values if count == rows else values.part(row, row + count))
         seq, row = other, row + count
-        if other <= last_seq:
-            if frame is None or frame.header.offset != offset:
-                frame = _frame_at(view, offset)
-            entry = next(iter(entries_of(view, frame, other - 1)), None)
-            if entry is None or entry.seq != other:
-                break
+        if entry is not None:
             yield entry
             seq += 1
     # The rows and the other events are all events of the segment, or the table is none of our writer's.
     if row != rows or seq != last_seq + 1:
-        what = "the step table does not name the events of its segment"
-        raise JournalDamaged(what, damage=Damage.INDEX, path=view.path, seq=seq)
+        raise _not_of(view, seq)
+
+
+def _others_of(sealed: _Sealed) -> Iterator[JournalEntry]:
+    """Yield the events without a row. Some are read at a time, and the file is closed before they are yielded."""
+    view = sealed.view
+    for first in range(0, len(sealed.others), _READ_AHEAD):
+        entries: list[JournalEntry] = []
+        frame: Frame | None = None
+        try:
+            for seq, offset in sealed.others[first : first + _READ_AHEAD]:
+                if frame is None or frame.header.offset != offset:
+                    frame = _frame_at(view, offset)
+                entry = next(iter(entries_of(view, frame, seq - 1)), None)
+                if entry is None or entry.seq != seq:
+                    raise _not_of(view, seq)
+                entries.append(entry)
+        finally:
+            view.close()
+        yield from entries
+
+
+def _not_of(view: SegmentView, seq: int) -> JournalDamaged:
+    what = "the step table does not name the events of its segment"
+    return JournalDamaged(what, damage=Damage.INDEX, path=view.path, seq=seq)
 
 
 def _frame_at(view: SegmentView, offset: int) -> Frame:

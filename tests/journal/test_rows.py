@@ -8,6 +8,7 @@ from journal import Damage, Files, Journal, JournalDamaged, JournalEntry, Reader
 from journal.format import FrameKind
 from journal.packing import Packer
 from journal.rows import Rows, rows_and_records
+from tests.descriptors import opened
 from tests.journal.faults.lab import forged, pieces_of, put_pieces
 from tests.journal.make import FaultyFiles, begin, commit
 from tests.journal.test_columns import SEGMENT, TABLE, fill, step
@@ -84,6 +85,19 @@ def test_a_step_with_more_metrics_than_a_run_may_have_is_read_from_its_frame(qui
     fill(quick_path, [*many(60), step(61, metrics=(0.5,) * 65), *[step(n) for n in range(62, 120)]])
 
     assert read(quick_path)[0] == expected(quick_path)
+
+
+def test_whoever_stops_in_the_middle_holds_no_file(quick_path):
+    """After any record, while the iterator is still there: an error keeps what it came through."""
+    fill(quick_path, many(60))
+    before, count = opened(), len(expected(quick_path))
+
+    for stop in range(1, count, 7):
+        with Reader(quick_path) as reader:
+            records = rows_and_records(reader, steps_in)
+            for _ in range(stop):
+                next(records, None)
+        assert not opened() - before
 
 
 @pytest.mark.parametrize("call", [5, 12, 19, 26])
