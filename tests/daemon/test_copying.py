@@ -27,11 +27,14 @@ def copied_slowly(source: Path, target: Path, pause_s: float) -> None:
     Deleted files are left out.
     """
     target.mkdir()
-    for path in sorted(source.iterdir()):
+    paths: list[Path] = []
+    # Packed, renamed or removed since its name was read: cp says so, and goes on with the next.
+    with suppress(FileNotFoundError):
+        paths += sorted(source.iterdir())
+    for path in paths:
         if path.is_dir():
             copied_slowly(path, target / path.name, pause_s)
         elif path.suffix != ".sock":
-            # Packed, renamed or removed since its name was read: cp says so, and goes on with the next.
             with suppress(FileNotFoundError), path.open("rb") as original, (target / path.name).open("wb") as copy:
                 while piece := original.read(PIECE):
                     copy.write(piece)
