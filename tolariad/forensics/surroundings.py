@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from itertools import islice
 from typing import Final
 
@@ -18,6 +18,7 @@ from tolariad.forensics.topics import STARTS, UNUSUAL, WAYS_TO_END
 
 SEARCHED_MAX: Final = 20_000
 AROUND_EVENTS: Final = 2000
+_COMMITTED: Final = ("CheckpointCommitted",)
 
 
 def until(seq: int) -> Query:
@@ -31,8 +32,7 @@ def level_of(reader: Reader, event: Link, until_seq: int | None) -> Level | None
         return None
     earlier = islice(backwards(reader, until(event.seq - 1)), AROUND_EVENTS)
     before = list(islice(_steps(earlier), STEPS_BEFORE))[::-1]
-    last = until_seq if until_seq is not None else reader.last_seq
-    after = islice(_steps(islice(reader.seek(seq=event.seq + 1), max(0, last - event.seq))), STEPS_AFTER)
+    after = islice(_steps(_after(reader, event, until_seq)), STEPS_AFTER)
     return level_around(before, list(after))
 
 
@@ -47,23 +47,25 @@ def kept_around(reader: Reader, event: Link, until_seq: int | None) -> tuple[Lin
     """Return the checkpoints that were committed last before an unusual step, and first after it."""
     if event.fields.get("type") not in UNUSUAL:
         return ()
-    last = until_seq if until_seq is not None else reader.last_seq
-
-    def committed(entries: Iterable[JournalEntry]) -> tuple[Link, ...]:
-        of_one = (one for one in entries if brief(one.event).type == "CheckpointCommitted")
-        return tuple(link_of(one) for one in islice(of_one, 1))
-
     # One after the other: both move the same reader.
-    before = committed(islice(backwards(reader, until(event.seq - 1)), SEARCHED_MAX))
-    after = committed(islice(reader.seek(seq=event.seq + 1), max(0, min(SEARCHED_MAX, last - event.seq))))
-    return before + after
+    before = _first(backwards(reader, until(event.seq - 1)), _COMMITTED)
+    return before + _first(_after(reader, event, until_seq), _COMMITTED)
 
 
 def ended_before(reader: Reader, event: Link) -> tuple[Link, ...]:
     """Return how the process before a start ended; empty for any other event, and for a first start."""
     if event.fields.get("type") not in STARTS:
         return ()
-    for entry in islice(backwards(reader, until(event.seq - 1)), SEARCHED_MAX):
-        if brief(entry.event).type in WAYS_TO_END:
-            return (link_of(entry),)
-    return ()
+    return _first(backwards(reader, until(event.seq - 1)), WAYS_TO_END)
+
+
+def _after(reader: Reader, event: Link, until_seq: int | None) -> Iterator[JournalEntry]:
+    """Yield the events after this one, up to `until_seq`. What comes after that is not read: it may be damaged."""
+    last = until_seq if until_seq is not None else reader.last_seq
+    return islice(reader.seek(seq=event.seq + 1), max(0, last - event.seq))
+
+
+def _first(entries: Iterable[JournalEntry], types: Collection[str]) -> tuple[Link, ...]:
+    """Return the first of these entries that is of one of the types; empty if none of the next ones is."""
+    found = next((one for one in islice(entries, SEARCHED_MAX) if brief(one.event).type in types), None)
+    return () if found is None else (link_of(found),)

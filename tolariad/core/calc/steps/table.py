@@ -1,9 +1,8 @@
 """The step table: the values of each step for plots, searches and the fold, as columns of numbers.
 
 Promises: the columns are derived from `StepCompleted` alone, and hold all that the fold reads of a step. Columns are
-only ever added, at the end. The journal gets
-`STEP_COLUMNS`, `step_row` and `METRIC` as arguments. A step's metrics follow its other values, in
-the columns `metric1` and so on: their names are in MetricsNamed.
+only ever added, at the end. The journal gets `STEP_COLUMNS`, `step_row` and `METRIC` as arguments. A step's metrics
+follow its other values, in the columns `metric1` and so on: their names are in MetricsNamed.
 """
 
 from __future__ import annotations
