@@ -18,7 +18,7 @@ from tolariad.core.calc.seeds import ledger
 from tolariad.core.calc.seeds.gates import judge_impact
 from tolariad.core.calc.seeds.stages import CULLABLE, GROWTH, MOVES, PLANTED, Learning, Stage, is_legal, next_of
 from tolariad.core.calc.text.nearest import did_you_mean, nearest
-from tolariad.core.calc.text.phrases import counted, listed
+from tolariad.core.calc.text.phrases import listed
 from tolariad.core.queries.health import why_conservative
 
 
@@ -278,14 +278,3 @@ def _due(state: ReadsSeeds, seed: st.Seed) -> Stage | None:
             return Stage.CULLED
         case _:
             return None
-
-
-def seeds_by_stage(state: st.HasSeeds) -> dict[Stage, int]:
-    """Return how many slots are in each stage that has any, in the order of the stages."""
-    stages = sorted(state.seeds.seed(one.name).stage for one in state.seeds.slots)
-    return {stage: stages.count(stage) for stage in dict.fromkeys(stages)}
-
-
-def seeds_in_words(found: Mapping[Stage, int]) -> str:
-    """Return the numbers of slots by stage: `2 slots DORMANT, 1 slot TRAINING`."""
-    return ", ".join(f"{counted(number, 'slot')} {stage.name}" for stage, number in found.items())
