@@ -92,7 +92,7 @@ def test_without_an_answer_in_time_nothing_changes_and_it_counts_as_a_failure(se
         world.give(late)
     (end,) = find(world, m.StrategyTimedOut)
 
-    assert (end.reason, end.epoch, end.fallback) == (m.NoAnswer.LATE, 1, "it did not answer within 2 s")
+    assert (end.reason, end.epoch, end.fallback) == (m.NoAnswer.LATE, 1, "it did not answer in 2 s")
     assert world.state.overruns.breakers["strategy_deadline"].failures == 1
     assert world.continued() == [1]
     assert world.state.said.troubles["StrategyTimedOut"].count == 1

@@ -89,7 +89,7 @@ def overdue(state: Reads, given: m.StrategyOverdue, _: At[Reads]) -> Decision | 
     """End a question whose time is over: nothing is changed."""
     if not state.boundary.awaits(given.generation):
         return None
-    why = f"it did not answer within {q.strategy_limit_s(state):.3g} s"
+    why = f"it did not answer in {q.strategy_limit_s(state):.3g} s"
     return Decision((_unanswered(state, m.NoAnswer.LATE, why),))
 
 
