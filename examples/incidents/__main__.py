@@ -120,9 +120,18 @@ def pruned(folder: Path) -> str:
     # A checkpoint within the first epoch would begin a cycle that masks nothing.
     slowly = ("checkpoint.interval_steps=1000000", "learning_rate.base_lr=0.0001")
     # An analysis gives way to the training: on a busy machine thousands of steps are made meanwhile.
-    run = Making(folder, "pruned", "prune.enabled=true", *due, *shares, *lenient, *slowly, "epochs=100000")
-    run.recorded("MaskSetPassed")
-    run.ordered("prune", "compact", "--reason", "smaller")
+    run = Making(
+        folder,
+        "pruned",
+        "prune.enabled=true",
+        "prune.compact_every=1",
+        *due,
+        *shares,
+        *lenient,
+        *slowly,
+        "epochs=100000",
+    )
+    run.acted("compaction")
     run.ordered("stop", "--reason", "seen enough")
     run.ended()
     return "pruned: units of the model are masked, and removed"

@@ -53,6 +53,14 @@ class Making:
         while _asked(self.run, "why", event).returncode and not self._is_over(self.status()):
             time.sleep(_LOOK_S)
 
+    def acted(self, topic: str) -> None:
+        """Wait until the newest order of a topic has acted or was refused, or the run has ended."""
+        while not self._is_over(self.status()):
+            told = json.loads(_asked(self.run, "why", topic, "--json").stdout or b"{}")
+            if told and told["event"]["type"] != "OrderGiven":
+                return
+            time.sleep(_LOOK_S)
+
     def ordered(self, *words: str) -> None:
         """Give an order, and print what came of it."""
         subprocess.run([*_ASK, *words, "--dir", str(self.run)], check=False, env=environment())
