@@ -279,8 +279,9 @@ def read_columns(folder: Path, tabulation: Tabulation, *, files: Files = OS_FILE
                 successor.close()  # its first frame may have been asked for
         views.append(found)
         successor = view
-    # Back in the order of the journal.
-    for part in reversed(views):
+    # Back in the order of the journal. Each part is let go when it has been added: two copies of all would be too much.
+    while views:
+        part = views.pop()
         for column in part.by_name:
             if column not in whole.by_name:
                 whole.by_name[column] = _missing(len(whole))

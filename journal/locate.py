@@ -69,6 +69,16 @@ def tail_at(header: EntryHeader) -> Tail:
 
 def start_near(view: SegmentView, target: Target, successor: SegmentView | None) -> Tail:
     """Return a tail from which a walk of `view` soon reaches the target. It is never after the target."""
+    try:
+        return _start_near(view, target, successor)
+    except JournalDamaged as error:
+        if error.damage is not Damage.PACKED:
+            raise
+        # The piece with the seal may be damaged, or one that the search looks into. What is before it can be read.
+        return view.start()
+
+
+def _start_near(view: SegmentView, target: Target, successor: SegmentView | None) -> Tail:
     if successor is not None:
         # The successor names the last frame, so the seal is found without reading the segment.
         seal = view.frame_at(successor.header.previous_last_offset)

@@ -288,7 +288,7 @@ class Reader:
         except JournalDamaged as error:
             # If the end of the one before cannot be read, nothing says that this one is another run's continuation. A
             # reader that comes from there has found the damage already.
-            if error.damage is not Damage.FRAME:
+            if error.damage not in (Damage.FRAME, Damage.PACKED):
                 raise
         finally:
             if before is not None and place - 1 not in self._views:

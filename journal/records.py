@@ -8,6 +8,7 @@ at the segment's head is left. The fold that follows reports the damage.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
@@ -177,8 +178,10 @@ def _in_one(view: SegmentView, offset: int, chain: bytes) -> Iterator[Capture]:
 def end_after(view: SegmentView, seq: int, successor: SegmentView | None) -> Tail:
     """Return the tail after the last frame of `view` that belongs to the state at event `seq`."""
     walk = Walk(view, start_near(view, Target("first_seq", seq + 1), successor))
-    while not isinstance(found := walk.check(), Flaw) and found.header.last_seq <= seq:
-        walk.tail.advance(found.header, found.chain, view.alignment)
+    # A piece that does not unpack ends the walk as a flawed frame does: what is before it can be read.
+    with contextlib.suppress(JournalDamaged):
+        while not isinstance(found := walk.check(), Flaw) and found.header.last_seq <= seq:
+            walk.tail.advance(found.header, found.chain, view.alignment)
     return walk.tail
 
 

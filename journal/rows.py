@@ -86,13 +86,26 @@ def rows_and_records(
     """
     for part in _parts(reader, read, after_seq):
         if isinstance(part, _Sealed):
-            yield from _of_segment(part)
+            last_seq = part.view.header.first_seq - 1
+            try:
+                for record in _of_segment(part):
+                    last_seq = record.seq + (record.count - 1 if isinstance(record, Rows) else 0)
+                    yield record
+            except JournalDamaged as error:
+                if error.damage not in (Damage.FRAME, Damage.PACKED):
+                    raise
+                # What is before a frame that cannot be read can be: some were read ahead.
+                yield from _by_frames(reader, _Frames(last_seq, part.last_seq))
+                raise
         else:
-            end = part.last_seq
-            for record in reader.records(part.after_seq):
-                if end is not None and record.seq > end:
-                    break
-                yield record
+            yield from _by_frames(reader, part)
+
+
+def _by_frames(reader: Reader, part: _Frames) -> Iterator[JournalEntry | Mark]:
+    for record in reader.records(part.after_seq):
+        if part.last_seq is not None and record.seq > part.last_seq:
+            return
+        yield record
 
 
 def others(reader: Reader, names: Iterable[str], is_row: Callable[[bytes], bool]) -> Iterator[tuple[int, JournalEntry]]:
@@ -130,10 +143,12 @@ def _parts(
             after_seq = name.first_seq - 1
         view, successor = SegmentView(reader.files, name), SegmentView(reader.files, following)
         try:
-            check_link(view, successor)
+            check_link(view, successor)  # safety: rows-follow-links
             table = table_at_end(view, successor)
             if table is None or table.others is None or (values := read(table.columns.by_name)) is None:
                 continue
+        except JournalDamaged:
+            continue  # frame by frame up to the damage, which is told there
         finally:
             # Before anything is yielded: a caller that raises would keep them open.
             view.close()
@@ -158,7 +173,7 @@ def _of_segment(sealed: _Sealed) -> Iterator[JournalEntry | Rows[Any]]:
             yield entry
             seq += 1
     # The rows and the other events are all events of the segment, or the table is none of our writer's.
-    if row != rows or seq != last_seq + 1:
+    if row != rows or seq != last_seq + 1:  # safety: rows-are-all-events
         raise _not_of(view, seq)
 
 
@@ -192,6 +207,7 @@ def _frame_at(view: SegmentView, offset: int) -> Frame:
     if isinstance(frame, Flaw):
         raise JournalDamaged(UNREADABLE, damage=Damage.FRAME, path=view.path, offset=offset)
     after = view.header_at(offset + frame_bytes(frame.header.body_bytes, view.alignment))
+    # safety: row-frames-in-chain
     if frame.header.kind != EVENTS or isinstance(after, Flaw) or after.previous_chain != frame.chain:
         raise JournalDamaged(UNREADABLE, damage=Damage.CHAIN, path=view.path, offset=offset)
     return frame

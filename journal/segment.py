@@ -264,7 +264,11 @@ class SegmentView:
         """Return the position of `offset` in the window. Move the window unless it has `length` bytes there."""
         at = offset - self._window_at
         if at < 0 or at + length > len(self._window):
-            self._window = self.read(offset, max(length, _WINDOW_BYTES))
+            try:
+                self._window = self.read(offset, max(length, _WINDOW_BYTES))
+            except JournalDamaged:
+                # Of a packed segment: only the piece after what is asked for may be damaged.
+                self._window = self.read(offset, length)
             self._window_at, at = offset, 0
         return at
 

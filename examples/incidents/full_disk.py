@@ -1,6 +1,7 @@
 """A run whose disk fills up: `python -m examples.incidents.full_disk FOLDER`, in a user namespace, without root.
 
-The disk is four megabytes of memory, which only the processes of the namespace see.
+The disk is 16 megabytes of memory, which only the processes of the namespace see. So much of it is left that the run
+can record why it pauses, as a disk that fills within seconds leaves it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,11 @@ from pathlib import Path
 
 from examples.incidents.making import Making
 
-_SIZE = "4m"
-_BLOCKS = (65_536, 4096, 512, 1)
+_SIZE = "16m"
+_SEGMENT = 1 << 20
+# Less than the journal wants to have free, and more than it writes before the daemon looks again.
+_LEFT = 3 * _SEGMENT // 2
+_BLOCK = bytes(65_536)
 
 
 def main(folder: Path) -> None:
@@ -22,7 +26,7 @@ def main(folder: Path) -> None:
     disk.mkdir()
     mount = shutil.which("mount") or "mount"
     subprocess.run([mount, "-t", "tmpfs", "-o", f"size={_SIZE}", "tmpfs", str(disk)], check=True)
-    run = Making(disk, "full", "journal.segment_bytes=65536")
+    run = Making(disk, "full", f"journal.segment_bytes={_SEGMENT}")
     run.reached(30)
     fill(disk / "ballast")
     run.recorded("RunPaused")
@@ -34,14 +38,10 @@ def main(folder: Path) -> None:
 
 
 def fill(ballast: Path) -> None:
-    """Use every free byte of the disk."""
+    """Use the disk up, but for what is left."""
     with ballast.open("wb", buffering=0) as file:
-        for size in _BLOCKS:
-            try:
-                while True:
-                    file.write(bytes(size))
-            except OSError:
-                continue
+        while shutil.disk_usage(ballast.parent).free > _LEFT:
+            file.write(_BLOCK)
 
 
 def copied(run: Path, to: Path) -> None:

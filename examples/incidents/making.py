@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from tolariad.forensics.why import is_topic
+
 TASK = Path(__file__).with_name("task.py")
 _RUN = [sys.executable, "-c", "from tolariad.cli.tolariad import main; main()"]
 _ASK = [sys.executable, "-c", "from tolariad.cli.tolaria import main; main()"]
@@ -45,8 +47,18 @@ class Making:
             time.sleep(_LOOK_S)
 
     def recorded(self, event: str) -> None:
-        """Wait until the run has recorded an event of a type, or has ended."""
+        """Wait until the run has recorded an event of a type or a topic of `tolaria why`, or has ended."""
+        if not is_topic(event):
+            raise ValueError(f"no event type and no topic: {event}")
         while _asked(self.run, "why", event).returncode and not self._is_over(self.status()):
+            time.sleep(_LOOK_S)
+
+    def acted(self, topic: str) -> None:
+        """Wait until the newest order of a topic has acted or was refused, or the run has ended."""
+        while not self._is_over(self.status()):
+            told = json.loads(_asked(self.run, "why", topic, "--json").stdout or b"{}")
+            if told and told["event"]["type"] != "OrderGiven":
+                return
             time.sleep(_LOOK_S)
 
     def ordered(self, *words: str) -> None:

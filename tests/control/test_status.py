@@ -242,6 +242,16 @@ def test_a_disk_that_is_low_is_shown_with_what_is_wanted(recorder):
     assert not any(line.split()[0] == "disk" for line in status_lines(msgspec.to_builtins(after)))
 
 
+def test_a_disk_without_any_space_is_shown_although_nothing_can_be_recorded(recorder):
+    """The write in flight waits for it: the disk answers, and the status does not say that it is silent."""
+    shown = run_status(recorder.state, "/r", LiveFacts(write_age_s=334.0, waits_for_space=True))
+    lines = {line.split()[0]: line for line in status_lines(msgspec.to_builtins(shown))}
+
+    assert shown.disk_low == "the journal's disk is full"
+    assert "resumes by itself when there is space" in lines["disk"]
+    assert "a write has taken 5 min 34 s so far" in lines["journal"]
+
+
 def test_a_checkpoint_that_did_not_come_to_be_is_shown_until_one_does(recorder):
     """The status gives the reason, so that the newest checkpoint is not taken for the last one that was due."""
     assert run_status(recorder.state, "/r", LiveFacts()).checkpoint.given_up is None

@@ -67,3 +67,13 @@ def test_each_incident_is_explained(asked, made):
         for topic, event in json.loads(asked("why", run, "--json", code=0))["topics"].items():
             told = json.loads(asked("why", run, topic, "--json", code=0))
             assert told["event"]["seq"] == event["seq"] or topic == "rank", (run, topic)
+
+
+def test_the_pruned_run_became_smaller(asked, made):
+    """Its masks passed their window, and a compaction removed them."""
+    if "pruned: not made" in made[1]:
+        pytest.skip(made[1])
+    told = json.loads(asked("why", "pruned", "compaction", "--json", code=0))["event"]
+
+    assert told["type"] == "OrderActed"
+    assert 0 < told["outcome"]["parameters"] < told["outcome"]["parameters_before"]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from journal import Reader
+from journal import JournalDamaged, Reader, verify
 from tests.forensics.differences.written import events_of_a_run, write
 from tolariad.core.messages.vocabulary import decode_event
 from tolariad.core.state.run_state import RunState, canonical_bytes, fold
+from tolariad.forensics.differences.moments import between
 from tolariad.forensics.moment import NotReached, seq_at, state_at
 from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.timeline import entry_of_step
@@ -83,3 +84,24 @@ def test_a_step_is_found_in_a_frame_of_many(tmp_path, step):
         state = state_at(reader, seq).state
 
     assert (state.progress.step, state.seq, shown.seq) == (step, seq, seq)
+
+
+@pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
+def test_every_state_before_damage_can_be_seen(tmp_path, part):
+    """Up to the event that `verify` names as the last one before it, and not one further."""
+    folder = write(tmp_path / "j", events_of_a_run(tmp_path / "made", steps=300), segment_bytes=256 * 1024)
+    with Reader(folder) as reader:
+        events = [decode_event(entry.event) for entry in reader]
+    path = min(folder.glob("*.wal"))
+    image = bytearray(path.read_bytes())
+    image[int(part * len(image.rstrip(b"\0")))] ^= 1
+    path.write_bytes(image)
+    last = verify(folder).last_seq
+    assert 1 < last < len(events)
+
+    with Reader(folder) as reader:
+        for seq in (1, last // 2, last):
+            assert canonical_bytes(state_at(reader, seq).state) == canonical_bytes(fold(RunState(), events[:seq]))
+        assert between(reader, 1, last).last == last
+        with pytest.raises(JournalDamaged):
+            state_at(reader, last + 1)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+
+import msgspec
 import pytest
 
-from journal import Damage, Files, Journal, JournalDamaged, JournalEntry, Reader, Tabulation
+from journal import Damage, Files, Journal, JournalDamaged, JournalEntry, Reader, Tabulation, verify
 from journal.format import FrameKind
 from journal.packing import Packer
 from journal.rows import Rows, rows_and_records
 from tests.descriptors import opened
-from tests.journal.faults.lab import forged, pieces_of, put_pieces
+from tests.journal.faults.lab import forged, instead, pieces_of, put_pieces, rewritten
 from tests.journal.make import FaultyFiles, begin, commit
 from tests.journal.test_columns import SEGMENT, TABLE, fill, step
 from tolariad.core import messages as m
@@ -133,3 +136,102 @@ def test_another_event_that_was_changed_and_made_good_is_damage(quick_path):
     with pytest.raises(JournalDamaged) as refused:
         read(quick_path)
     assert refused.value.damage is Damage.CHAIN
+
+
+def test_the_steps_of_two_continuations_are_not_one_fold(quick_path):
+    """The first segment of one, and the later ones of the other: each table is in the chain of its own journal."""
+    one, other = quick_path / "one", quick_path / "other"
+    fill(one, [step(1)])
+    shutil.copytree(one, other)
+    fill(one, [step(n) for n in range(2, 121)])
+    fill(other, [step(n, loss=n) for n in range(2, 121)])
+    later = sorted(other.glob("*.wal"))[1:]
+    for path in later:
+        shutil.copy(path, one / path.name)
+
+    with pytest.raises(JournalDamaged) as refused:
+        read(one)
+    assert later
+    assert refused.value.damage is Damage.LINK
+
+
+@pytest.mark.parametrize("left_out", [0, -1], ids=["the first", "the last"])
+def test_a_table_that_leaves_out_an_event_is_damage(quick_path, left_out):
+    """Every checksum, chain value and link after it is right, as of a writer that counted wrongly."""
+    fill(quick_path, many(60))
+    images = {path: path.read_bytes() for path in sorted(quick_path.glob("*.wal"))}
+    first = min(images)
+    pieces = pieces_of(images[first])
+    table = next(one for one in pieces if one.header.kind == FrameKind.STEP_TABLE)
+    body = msgspec.msgpack.decode(table.body)
+    at = left_out * 16 % len(body["others"])
+    body["others"] = body["others"][:at] + body["others"][at + 16 :]
+    lying = instead(pieces, table, lambda one: forged(one, msgspec.msgpack.encode(body)))
+    for path, image in rewritten(images, first, lying).items():
+        path.write_bytes(image)
+
+    with pytest.raises(JournalDamaged) as refused:
+        read(quick_path)
+    assert refused.value.damage is Damage.INDEX
+
+
+def long_segment(folder) -> list[tuple[int, object]]:
+    """Write a short packed segment, one of several pieces, and one after it. Return the events."""
+    steps = many(700)
+    with begin(Journal.open(folder, segment_bytes=1 << 20, tabulation=TABLE)) as journal:
+        for at in range(0, len(steps), 2):
+            note = encode_event(m.RunResumed(origin="start"))
+            commit(journal, [*map(encode_event, steps[at : at + 2]), note], step=steps[at].step)
+    Packer(Files(), folder, pause_s=0).pack_all()
+    return expected(folder)
+
+
+def before_damage(read) -> list[int]:
+    """Return the numbers of the events that come before the reader says that a piece is damaged."""
+    found: list[int] = []
+    with pytest.raises(JournalDamaged, match="piece") as refused:
+        found.extend(read)
+    assert refused.value.damage is Damage.PACKED
+    return found
+
+
+def test_what_is_before_a_damaged_piece_of_a_packed_segment_can_be_read(quick_path):
+    """Up to the event that `verify` names: from the start, by tables, from any event on. So is what is after it."""
+    events = long_segment(quick_path / "whole")
+    # The first one is short, and has one piece.
+    _, victim, *later = sorted(one.name for one in (quick_path / "whole").glob("*.wal*"))
+    size = (quick_path / "whole" / victim).stat().st_size
+    lasts = []
+    for number in range(8):
+        folder = quick_path / str(number)
+        shutil.copytree(quick_path / "whole", folder)
+        image = bytearray((folder / victim).read_bytes())
+        image[(2 * number + 1) * size // 17] ^= 1
+        (folder / victim).write_bytes(image)
+        last = verify(folder).last_seq
+        if last < int(victim[9:25]):
+            continue  # its header is in this piece, and says where the segment before it ends
+        lasts.append(last)
+        with Reader(folder) as reader:
+            assert before_damage(one.seq for one in reader) == list(range(1, last + 1))
+        for after in range(0, last, max(1, last // 5)):
+            with Reader(folder) as reader:
+                assert next(iter(reader.seek(seq=after + 1))).seq == after + 1
+                assert max((one.seq for one in reader.captures(after + 1)), default=0) <= after + 1
+        with Reader(folder) as reader:
+            records = rows_and_records(reader, steps_in)
+            by_table = before_damage(seq for one in records for seq in seqs_of(one))
+            assert by_table[: last + 1] == list(range(1, len(by_table) + 1))[: last + 1]
+            assert len(by_table) >= last
+            assert reader.tail(1)[0].seq == len(events)
+            assert next(iter(reader.captures())).seq > last
+    assert later
+    assert lasts == sorted(lasts)
+    assert len({*lasts}) > 2
+
+
+def seqs_of(record) -> range:
+    """Return the numbers of the events of a record."""
+    if isinstance(record, Rows):
+        return range(record.seq, record.seq + record.count)
+    return range(record.seq, record.seq + isinstance(record, JournalEntry))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 import time
 
+from journal import JournalFull
 from journal.files import Files
-from tests.core.simulate import environment
+from tests.core.simulate import OPERATOR, environment
 from tests.kernel.rig import SOON_S, Rig, events_on_disk, written
 from tolariad.core import messages as m
 
@@ -53,6 +54,32 @@ def test_a_journal_that_fails_freezes_the_run_and_says_why(tmp_path):
     rig = Rig(tmp_path / "journal")
     rig.wait(lambda: rig.published)
     assert not any(isinstance(event, m.NoteAdded) for event in events_on_disk(tmp_path / "journal"))
+    rig.close()
+
+
+def test_whoever_looks_sees_that_a_write_waits_for_space(tmp_path, monkeypatch):
+    """Until it is there: then the write is done, and nothing was lost."""
+    rig = Rig(tmp_path / "journal")
+    rig.until_training()
+    commit, tries, freed = rig.journal.commit, threading.Semaphore(0), threading.Event()
+
+    def full(*args, **kwargs):
+        if freed.is_set():
+            return commit(*args, **kwargs)
+        tries.release()
+        raise JournalFull("there is no space for the next segment", errno=28)
+
+    monkeypatch.setattr(rig.journal, "commit", full)
+    assert not rig.kernel.waits_for_space
+    rig.kernel.submit(m.CommandReceived(command=m.Note(text="kept"), actor=OPERATOR))
+    # The second try comes after the first one has failed.
+    assert tries.acquire(timeout=SOON_S)
+    assert tries.acquire(timeout=SOON_S)
+    assert rig.kernel.waits_for_space
+    freed.set()
+    rig.wait(lambda: rig.events(m.NoteAdded))
+
+    assert not rig.kernel.waits_for_space
     rig.close()
 
 

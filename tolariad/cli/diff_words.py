@@ -28,6 +28,12 @@ def told(found: Comparison, names: Sequence[str]) -> str:
         return f"all {counted(found.equal, 'record')} of both runs are equal, up to step {found.steps_a}."
     if first is None:
         return f"{counted(found.equal, 'record')} agree, but not everything could be compared."
+    if first.keys:
+        name = a if first.seq_a is not None else b
+        return (
+            f"the configuration of {name} changed under way ({listed(map(safe, first.keys))}). That first shows after "
+            f"{counted(found.equal, 'equal record')}: {_first(first, a, b)}"
+        )
     where = f"after {counted(found.equal, 'equal record')}"
     if found.verdict in (Verdict.CONFIG, Verdict.DATA) and found.verdict is not first.kind:
         part = Part.CONFIGURATION if found.verdict is Verdict.CONFIG else Part.DATA
@@ -84,7 +90,9 @@ def _value(value: Any, other: Any) -> str:
 def about(found: Comparison, names: Sequence[str]) -> Iterator[str]:
     """Yield what explains the difference, or where to look for the reason."""
     first = found.first
-    if first is None or found.verdict in (Verdict.CONFIG, Verdict.SAME, Verdict.INCOMPARABLE):
+    if first is None or found.verdict in (Verdict.SAME, Verdict.INCOMPARABLE):
+        return
+    if found.verdict is Verdict.CONFIG and not first.keys:
         return
     if first.timed:
         yield (

@@ -283,7 +283,7 @@ def _checkpoint(status: Status) -> str:
 def _journal(journal: Status) -> str:
     shown = f"{journal['seq']} events, segment {journal['segment']}"
     if journal["write_age_s"] and journal["write_age_s"] > 1:
-        shown += f", the disk has not answered for {duration(journal['write_age_s'])}"
+        shown += f", a write has taken {duration(journal['write_age_s'])} so far"
     return f"{shown}, FAILED: {safe(journal['failed'])}" if journal["failed"] else shown
 
 

@@ -48,8 +48,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
 class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Facts that are not in the state: process, clocks, shared page, journal writer. If none is live, `pid` is None.
 
-    `write_age_s` is the age of a write in flight, or 0. `spare_bytes`: the memory of a spare that is ready.
-    `process_of`: what a process of this number does, as RankStatus says it.
+    `write_age_s` is the age of a write in flight, or 0; `waits_for_space`: it finds none on the disk. `spare_bytes`:
+    the memory of a spare that is ready. `process_of`: what a process of this number does, as RankStatus says it.
     """
 
     pid: int | None = None
@@ -61,6 +61,7 @@ class LiveFacts(msgspec.Struct, frozen=True, kw_only=True):
     segment: int = 0
     journal_failed: str | None = None
     write_age_s: float | None = None
+    waits_for_space: bool = False
     spare_bytes: int | None = None
     process_of: Callable[[int], str] = lambda _: "running"
     receivers: tuple[ReceiverStatus, ...] = ()
@@ -119,7 +120,7 @@ def run_status(state: RunState, directory: str, facts: LiveFacts) -> RunStatus:
         emergency=EmergencyStatus(level=emergency.level.value, why=emergency.why) if emergency.level else None,
         memory=_memory(state, facts),
         strategy=strategy_status(state, facts.mono_ns),
-        disk_low=state.disk.words if state.disk.low is not None else None,
+        disk_low=_disk(state, facts),
         said=said_status(state, directory),
         troubles=trouble_status(state, directory),
         served_by=facts.served_by,
@@ -171,6 +172,13 @@ def _detector(state: RunState, directory: str) -> str | None:
 def _stage(state: RunState) -> StageStatus | None:
     newest = state.stages.newest
     return StageStatus(why=newest.why, step=newest.before_step) if newest is not None else None
+
+
+def _disk(state: RunState, facts: LiveFacts) -> str | None:
+    # What the state says of it may be old: nothing can be recorded on a full disk.
+    if facts.waits_for_space:
+        return "the journal's disk is full"
+    return state.disk.words if state.disk.low is not None else None
 
 
 def _number(name: str, value: float | None) -> dict[str, Any]:

@@ -217,6 +217,7 @@ class RunPort:
             segment=self._journal.statistics().segment_no,
             journal_failed=self._kernel.failure,
             write_age_s=(mono_ns - write_ns) / 1e9 if write_ns else 0.0,
+            waits_for_space=self._kernel.waits_for_space,
             spare_bytes=self._spare_bytes(),
             process_of=process_of,
             receivers=self._receivers(),

@@ -12,6 +12,8 @@ BOOKKEEPING: Final = frozenset(
     {
         "StepCompleted",
         "MetricsNamed",
+        # `diff`, `checkout` and `reexecute` look at them.
+        "ParametersDigested",
         "EpochStarted",
         "ValidationBegun",
         "StateCopied",

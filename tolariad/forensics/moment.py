@@ -6,11 +6,15 @@ that the run has not reached raises NotReached; it is never answered with anothe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
+from journal.errors import JournalDamaged
 from journal.reader import Reader
-from journal.rows import rows_and_records
+from journal.records import JournalEntry, Mark
+from journal.rows import Rows, rows_and_records
 from tolariad.core.calc.steps.branches import Branches
+from tolariad.core.calc.steps.many import ManySteps
 from tolariad.core.calc.steps.table import steps_in
 from tolariad.core.state.replay import Replayed, newest_usable, replay_records
 from tolariad.forensics.positions import JournalPosition, PositionKind
@@ -31,7 +35,19 @@ class NotReached(LookupError):
 def state_at(reader: Reader, seq: int | None = None) -> Replayed:
     """Return the state after event `seq`, or after the last event. Raises ReplayError, JournalDamaged."""
     state = newest_usable(reader.captures(seq))
-    return replay_records(state, rows_and_records(reader, steps_in, state.seq), until_seq=seq)
+    return replay_records(state, _records(reader, state.seq, seq), until_seq=seq)
+
+
+def _records(reader: Reader, after_seq: int, until_seq: int | None) -> Iterator[JournalEntry | Mark | Rows[ManySteps]]:
+    """Yield what is folded. Damage after event `until_seq` is not met."""
+    reached = after_seq
+    try:
+        for record in rows_and_records(reader, steps_in, after_seq):
+            reached = record.seq + (record.count - 1 if isinstance(record, Rows) else 0)
+            yield record
+    except JournalDamaged:
+        if until_seq is None or reached < until_seq:
+            raise
 
 
 def seq_at(reader: Reader, position: JournalPosition) -> int:

@@ -52,7 +52,7 @@ NEVER: Final = {
     "resume": "was never resumed",
     "restart": "was never started",
     "stop": "was never stopped, and no stop was ordered",
-    "end": "has not ended, and nobody ordered another end",
+    "end": "reached no end of its training, and nobody ordered another end",
     "death": "lost no trainer",
     "hang": "had no trainer that hung",
     "failure": "never failed",

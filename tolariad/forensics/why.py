@@ -7,7 +7,6 @@ says if it stopped early.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -24,11 +23,11 @@ from tolariad.forensics.positions import JournalPosition, PositionKind
 from tolariad.forensics.rank_fates import Fate, fates_of
 from tolariad.forensics.slowness import StepTimes
 from tolariad.forensics.surroundings import (
-    AROUND_EVENTS,
-    SEARCHED_MAX,
+    consequences_of,
     ended_before,
     kept_around,
     level_of,
+    shortly_before,
     until,
 )
 from tolariad.forensics.timeline import (
@@ -44,8 +43,6 @@ from tolariad.forensics.timeline import (
 )
 from tolariad.forensics.topics import ENDED_BY, JUDGE, NEVER, TOPICS
 
-CONSEQUENCES_MAX: Final = 50
-_AROUND_MAX: Final = 8
 _MEASURED: Final = "BudgetsMeasured"
 
 
@@ -101,7 +98,7 @@ def why(reader: Reader, topic: str, *, position: JournalPosition | None = None, 
     event = link_of(entry)
     timed = entry_at(reader, fates.timed) if fates is not None else None
     causes = (*_judged(reader, event), *causes_of(reader, event))
-    consequences, complete = _consequences(reader, entry, until_seq)
+    consequences, complete = consequences_of(reader, entry, until_seq)
     verified = _first_step_with(reader, event, until_seq)
     return Answer(
         topic=topic,
@@ -136,15 +133,13 @@ def _slower(reader: Reader, until_seq: int | None) -> Answer:
         then = until_seq is not None
         raise NoAnswer(_nothing("slow", by_then=then) + _instead(reader, "slow", until_seq))
     slower = {"before_s": found.before_s, "after_s": found.after_s, "factor": found.after_s / found.before_s}
-    before = islice(backwards(reader, until(first.seq - 1)), AROUND_EVENTS)
-    around = [one for one in before if not is_step(bytes(one.event))][:_AROUND_MAX]
     return Answer(
         topic="slow",
         event=Link(first.seq, {**decode_fields(first.event), "slower": slower}),
         causes=(),
         consequences=(),
         searched_all=True,
-        around=tuple(link_of(one) for one in reversed(around)),
+        around=shortly_before(reader, first.seq),
         timed=timed,
     )
 
@@ -314,20 +309,3 @@ def _judged(reader: Reader, event: Link) -> tuple[Link, ...]:
         if applied.fields["order"].get("cycle") == event.fields.get("cycle"):
             return (*causes_of(reader, applied), applied)
     return ()
-
-
-def _consequences(reader: Reader, of: JournalEntry, until_seq: int | None) -> tuple[tuple[Link, ...], bool]:
-    """Return the events that `of` caused, directly or indirectly, and whether the search was complete."""
-    family = {of.seq}
-    found: list[Link] = []
-    looked = 0
-    if until_seq is not None and until_seq <= of.seq:
-        return (), True
-    for entry in up_to(islice(reader.seek(seq=of.seq + 1), SEARCHED_MAX), until_seq):
-        looked += 1
-        if brief(entry.event).cause in family:
-            family.add(entry.seq)
-            found.append(link_of(entry))
-            if len(found) == CONSEQUENCES_MAX:
-                return tuple(found), False
-    return tuple(found), looked < SEARCHED_MAX

@@ -72,6 +72,7 @@ class Kernel:
         self._running = True
         self._failure: str | None = None
         self._write_started_ns = 0
+        self._waits_for_space = False
         self._thread = threading.Thread(target=self._run, name="tolaria-kernel", daemon=True)
 
     # -- from other threads --------------------------------------------------------------------------------------------
@@ -95,6 +96,11 @@ class Kernel:
     def write_started_ns(self) -> int:
         """Monotonic time in ns at which the write in flight began, or 0 if none is in flight."""
         return self._write_started_ns
+
+    @property
+    def waits_for_space(self) -> bool:
+        """Whether the write in flight waits until there is space on the disk."""
+        return self._waits_for_space
 
     def begin(self, run_id: bytes, context_hash: bytes, boot_id: bytes) -> Recovery:
         """Open the scanned and folded journal for writing. Call it before `start`. Raises JournalError."""
@@ -270,12 +276,12 @@ class Kernel:
             return True
         self._write_started_ns = time.monotonic_ns()
         try:
-            turn.commit(self._journal, self._head)
+            turn.commit(self._journal, self._head, self._begin_wait)
         except JournalError as error:
             log.critical("The journal cannot be written (%s). The run is frozen: no update begins any more.", error)
             self._fail(str(error))
         finally:
-            self._write_started_ns = 0
+            self._write_started_ns, self._waits_for_space = 0, False
         # A descriptor of a deleted file takes writes as before. Check again before the frame is acknowledged as
         # durable.
         if turn.answers:
@@ -287,6 +293,9 @@ class Kernel:
         # Only here does `head` become `durable`: everything outside this thread reads `durable`.
         self._durable = self._head
         return True
+
+    def _begin_wait(self) -> None:
+        self._waits_for_space = True
 
     def _publish(self, turn: Turn) -> None:
         """Show, send and answer what this turn decided, now that it is durable."""

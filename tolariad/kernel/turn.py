@@ -131,11 +131,11 @@ class Turn:
         if answer is not None and decided.answer is not None:
             self.answers.append((answer, decided.answer))
 
-    def commit(self, journal: Journal, head: RunState) -> None:
+    def commit(self, journal: Journal, head: RunState, waits: Callable[[], None]) -> None:
         """Make the events durable in one frame, however long that takes. Raises JournalError if they never can be.
 
-        On a full disk the turn waits for space as it would wait for a slow disk. This is the last resort: long before
-        it, `core.rules.run` pauses the run, because free space fell below its floor.
+        On a full disk the turn calls `waits`, and waits for space as it would wait for a slow disk. This is the last
+        resort: long before it, `core.rules.run` pauses the run, because free space fell below its floor.
         """
         epoch, step, began_ns, is_logged = head.progress.epoch, head.progress.step, time.monotonic_ns(), False
         while True:
@@ -146,6 +146,7 @@ class Turn:
                 # Log once: the condition may last for hours, and the log lies on a disk too.
                 if not is_logged:
                     log.critical("The journal's disk is full (%s). The run waits until there is space.", error)
+                    waits()
                 is_logged = True
                 # Sleeping in the kernel's thread is right here. No order may be acknowledged and no step may count
                 # before this frame is durable, so the thread has nothing else to do.

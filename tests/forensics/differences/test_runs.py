@@ -12,6 +12,7 @@ import pytest
 
 from journal import Reader
 from tests.forensics.differences.written import events_of_a_run, step_at, with_step, write
+from tolariad.cli.diff_words import told
 from tolariad.core import messages as m
 from tolariad.core.calc.seeds.stages import Stage
 from tolariad.forensics.differences.runs import Verdict, compare_runs
@@ -143,6 +144,42 @@ def test_an_order_of_one_run_comes_before_the_step_that_shows_it(events, compare
 
     assert (found.verdict, found.first.place) == (Verdict.EXTRA, ("OrderActed", "SetRate", 11))
     assert not found.first.timed
+
+
+@pytest.mark.parametrize("changed_in_b", [True, False])
+def test_a_stage_that_a_changed_configuration_announced_names_its_keys(events, compare, changed_in_b):
+    """One run was started again with another end, and both configurations are the same in the end."""
+    at = step_at(events, 11)
+    begins = m.BeginStage(why="the configuration changed: stop.steps")
+    keys = ("logging.level", "stop.steps")
+    changed = m.ConfigChanged(config="{}", config_hash="0" * 64, policy=m.Policy(), keys=keys)
+    given = m.OrderGiven(order=begins, why=begins.why, cause=at + 1)
+    acted = m.OrderActed(
+        order=begins,
+        number=1,
+        applied_before_step=11,
+        outcome=m.StageBegan(epoch=2),
+        cause=at + 2,
+        by=m.BY_CONFIGURATION,
+    )
+    restarted = [*events[:at], changed, given, acted, *events[at:]]
+    found = compare(events, restarted) if changed_in_b else compare(restarted, events)
+
+    assert (found.verdict, found.first.place) == (Verdict.CONFIG, ("OrderActed", "BeginStage", 11))
+    assert found.first.keys == ("stop.steps",)
+    name = "b" if changed_in_b else "a"
+    assert told(found, ("a", "b")).startswith(f"the configuration of {name} changed under way (stop.steps). That first")
+
+
+def test_a_stage_that_the_program_announced_is_extra(events, compare):
+    """No configuration changed."""
+    at = step_at(events, 11)
+    begins = m.OrderActed(
+        order=m.BeginStage(why="unfrozen"), number=1, applied_before_step=11, outcome=m.StageBegan(epoch=2)
+    )
+    found = compare(events, [*events[:at], begins, *events[at:]])
+
+    assert (found.verdict, found.first.keys) == (Verdict.EXTRA, ())
 
 
 def test_an_order_with_another_value_is_found_without_a_step_that_differs(events, compare):

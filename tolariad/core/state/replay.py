@@ -76,6 +76,11 @@ class ReplayError(Exception):
     """This version cannot fold the journal, or folds it to another state than the one recorded."""
 
 
+def unfoldable(events: str, error: Exception) -> ReplayError:
+    """Return what to raise if `apply` raises: it accepts what a run can have recorded, and `events` were not."""
+    return ReplayError(f"{events} cannot be folded, so no run has written it ({type(error).__name__}: {error})")
+
+
 class Replayed(msgspec.Struct, frozen=True):
     """A folded state, and the unknown event types that were skipped, with their counts."""
 
@@ -143,7 +148,7 @@ class _Folding:
             try:
                 self._state = _after(self._state, waiting)
             except Exception as error:
-                raise ReplayError(f"events {first} to {last} {_unfoldable(error)}") from error
+                raise unfoldable(f"events {first} to {last}", error) from error
         return self._state
 
     def add(self, record: EntryLike) -> None:
@@ -164,8 +169,8 @@ class _Folding:
         except ReplayError:
             raise
         except Exception as error:
-            # `apply` accepts what a run can have recorded. Bytes from elsewhere may hold anything.
-            raise ReplayError(f"event {record.seq} {_unfoldable(error)}") from error
+            # Bytes from elsewhere may hold anything.
+            raise unfoldable(f"event {record.seq}", error) from error
 
     def add_rows(self, rows: RowsLike, until_seq: int | None) -> None:
         """Fold the steps of a table, up to event `until_seq`. Raises ReplayError."""
@@ -198,10 +203,6 @@ class _Folding:
 
 def _after(state: RunState, steps: list[m.StepCompleted]) -> RunState:
     return fold(state, steps) if len(steps) < _FEW_STEPS else apply_steps(state, many_of(steps))
-
-
-def _unfoldable(error: Exception) -> str:
-    return f"cannot be folded, so no run has written it ({type(error).__name__}: {error})"
 
 
 def _check_hash(state: RunState, mark: MarkLike) -> None:

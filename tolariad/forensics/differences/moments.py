@@ -15,10 +15,11 @@ import msgspec
 from journal.reader import Reader
 from tolariad.core import messages as m
 from tolariad.core.messages.vocabulary import Unknown, decode_event
-from tolariad.core.state.replay import ReplayError
+from tolariad.core.state.replay import unfoldable
 from tolariad.core.state.run_state import RunState, apply
 from tolariad.forensics.differences.contexts import Differing, context_of, differing
 from tolariad.forensics.moment import state_at
+from tolariad.forensics.timeline import up_to
 
 # They measure, or repeat in another form what other fields say.
 _LEFT_OUT: Final = frozenset(
@@ -66,14 +67,12 @@ def between(reader: Reader, first: int, last: int, progress: Callable[[int], Non
     types: Counter[str] = Counter()
     by: dict[tuple[str, str], int] = {}
     steps: set[int] = set()
-    for entry in reader.seek(seq=first + 1):
-        if entry.seq > last:
-            break
+    for entry in up_to(reader.seek(seq=first + 1), last):
         try:
             event = decode_event(entry.event)
             after = apply(state, event)
         except Exception as error:
-            raise ReplayError(f"event {entry.seq} cannot be folded, so no run has written it ({error})") from error
+            raise unfoldable(f"event {entry.seq}", error) from error
         types[event.type if isinstance(event, Unknown) else type(event).__name__] += 1
         if isinstance(event, m.StepCompleted):
             steps.add(entry.seq)

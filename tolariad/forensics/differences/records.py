@@ -19,7 +19,7 @@ from journal.records import JournalEntry
 from tolariad.core import messages as m
 from tolariad.core.calc.steps.many import PACKED_BYTES, ManySteps, many_of, one_nan
 from tolariad.core.messages.vocabulary import Unknown, decode_event
-from tolariad.core.state.replay import ReplayError
+from tolariad.core.state.replay import unfoldable
 from tolariad.core.state.run_state import RunState, apply, apply_steps
 
 # The place of a record, and its values in the order in which a step makes them: the data, then what they lead to.
@@ -158,7 +158,7 @@ class Walk:
             try:
                 after = self._reached = apply(state, event)
             except Exception as error:
-                raise _unfoldable(seq, error) from error
+                raise unfoldable(f"event {seq}", error) from error
             if isinstance(event, Unknown):
                 if not event.skippable:
                     self.incomparable.append(f"event {seq} is of type {event.type}, which this version cannot read")
@@ -174,11 +174,7 @@ def _decoded(entry: JournalEntry) -> m.Event | Unknown:
     try:
         return decode_event(entry.event)
     except Exception as error:
-        raise _unfoldable(entry.seq, error) from error
-
-
-def _unfoldable(seq: int, error: Exception) -> ReplayError:
-    return ReplayError(f"event {seq} cannot be folded, so no run has written it ({error})")
+        raise unfoldable(f"event {entry.seq}", error) from error
 
 
 def equal_steps(one: Sequence[m.StepCompleted], other: Sequence[m.StepCompleted]) -> int:

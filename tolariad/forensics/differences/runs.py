@@ -15,10 +15,12 @@ import msgspec
 
 from journal.reader import Reader
 from tolariad.core import messages as m
+from tolariad.core.calc.settings.changes import is_announced
 from tolariad.forensics.differences.bisection import common_start
 from tolariad.forensics.differences.contexts import Differing, Part, context_of, differing
 from tolariad.forensics.differences.digests import Place, first_differing
 from tolariad.forensics.differences.records import Acted, Record, Walk, equal_steps, is_equal
+from tolariad.forensics.links import causes_of, entry_at, link_of
 from tolariad.forensics.moment import state_at
 
 # The field of a difference in the tensors of a run begins with this.
@@ -30,12 +32,14 @@ _AT_ONCE: Final = 1024
 _ONE_BY_ONE: Final = 64
 # Orders that come when an analysis or a strategy has ended: that takes as long as the machine lets it.
 _TIMED: Final = ("MaskUnits", "CompactModel", "MoveSeed")
+_BEGINS_STAGE: Final = m.BeginStage.__name__
 
 
 class Verdict(enum.Enum):
     """How two runs differ first.
 
-    `config`, `data`: their configuration or their data differ, which explains everything after it. `value`: the same
+    `config`, `data`: their configuration or their data differ, which explains everything after it; a configuration also
+    if one run alone changed it under way. `value`: the same
     record has another value. `missing`, `extra`: run B lacks a record that run A has, or has one more. `order`: the
     same records come in another order. `incomparable`: nothing can be said.
     """
@@ -54,7 +58,8 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     """The first record that differs, by its sequence number in each run (None: it has none).
 
     `place`: its type and place in the training. `field`, `a`, `b`: the first value that differs, if one does. `timed`:
-    an order that acted when a computation beside training had ended.
+    an order that acted when a computation beside training had ended. `keys`: those of the configuration that one run
+    alone changed under way, which announced this stage.
     """
 
     kind: Verdict
@@ -65,6 +70,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     a: Any = None
     b: Any = None
     timed: bool = False
+    keys: tuple[str, ...] = ()
 
 
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,7 +99,7 @@ def compare_runs(a: Reader, b: Reader) -> Comparison:
     not_compared: list[str] = []
     first = _first_difference(*walks, not_compared)
     ends = state_at(a).state, state_at(b).state
-    first = _in_tensors(a, b, first, Place(ends[0].seq, ends[1].seq)) or first
+    first = _in_tensors(a, b, first, Place(ends[0].seq, ends[1].seq)) or _announced(a, b, first)
     context = differing(context_of(a, walks[0].last_state), context_of(b, walks[1].last_state))
     unreadable = [f"run {name}: {why}" for name, walk in zip("AB", walks, strict=True) for why in walk.incomparable]
     not_compared += unreadable
@@ -127,10 +133,22 @@ def _in_tensors(a: Reader, b: Reader, first: Difference | None, ends: Place) -> 
     )
 
 
+def _announced(a: Reader, b: Reader, first: Difference | None) -> Difference | None:
+    """Return the difference, with the keys whose change announced it if it is a stage of one run alone."""
+    if first is None or first.place[:2] != ("OrderActed", _BEGINS_STAGE) or first.kind is Verdict.VALUE:
+        return first
+    reader, seq = (a, first.seq_a) if first.seq_a is not None else (b, first.seq_b)
+    acted = entry_at(reader, seq or 0)
+    causes = causes_of(reader, link_of(acted)) if acted is not None else ()
+    keys = next((one.fields.get("keys") for one in causes if one.fields.get("type") == "ConfigChanged"), None)
+    named = filter(is_announced, map(str, keys if isinstance(keys, list) else ()))
+    return msgspec.structs.replace(first, keys=tuple(named))
+
+
 def _verdict(first: Difference | None, context: list[Differing], *, is_readable: bool) -> Verdict:
     if first is None:
         return Verdict.SAME if is_readable else Verdict.INCOMPARABLE
-    if any(one.part is Part.CONFIGURATION and one.matters for one in context):
+    if first.keys or any(one.part is Part.CONFIGURATION and one.matters for one in context):
         return Verdict.CONFIG
     return Verdict.DATA if any(one.part is Part.DATA for one in context) else first.kind
 
