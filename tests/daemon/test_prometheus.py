@@ -186,6 +186,27 @@ def test_counters_of_two_lives_add_up_to_those_of_one():
         }
 
 
+def test_time_is_spent_on_one_thing_at_a_time_and_none_between_two_lives():
+    """The parts of a life make it up; those of two lives add up to the whole, without the time between them."""
+    world = until(World(0), 6)
+    world.command(m.Rollback(epoch=1, reason="too noisy"))
+    until(world, 10)
+    first = list(world.events)
+    world.mono += 10**12
+    world.restart_daemon(m.StartMode.EXPLICIT)
+    world.run()
+    second = world.events[len(first) :]
+    begin = next(at for at, event in enumerate(second) if isinstance(event, m.DaemonStarted))
+    first, second = first + second[:begin], second[begin:]
+    lives = [one[-1].mono - one[0].mono for one in (first, second)]
+
+    assert [sum(added(one).spent_ns.values()) for one in (first, second, first + second)] == [*lives, sum(lives)]
+    assert added(first).plus(added(second)).spent_ns == added(first + second).spent_ns
+    assert {"training", "starting", "rolling back", "validating"} <= {
+        what for what, ns in added(first).spent_ns.items() if ns
+    }
+
+
 async def test_what_was_before_the_start_is_added_up_by_a_process_of_its_own(tmp_path):
     """Until it is done the counters are unknown, not wrong."""
     events = until(World(0), 10).events

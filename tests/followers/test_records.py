@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from tests.core.simulate import World, until
+from tests.core.simulate import World, until, until_found
 from tests.followers.recording import went_back
 from tolariad.core import messages as m
 from tolariad.core.calc.learning_rate.curve import rates_digest
@@ -36,6 +36,17 @@ def test_each_step_is_there_once_on_its_branch(records):
 
     assert steps == [(0, step) for step in range(1, 11)] + [(1, step) for step in range(5, 13)]
     assert [(one.branch, one.parent, one.step) for one in of(records, Begun)] == [(0, -1, 0), (1, 0, 4)]
+
+
+def test_a_branch_says_which_one_was_left_for_it():
+    """A second rollback to the same step leaves the second branch, and begins in the first."""
+    world = until(World(0), 10)
+    for step in (7, 7):
+        world.command(m.Rollback(epoch=1, reason="too noisy"))
+        until(until_found(world, m.RolledBack), step)
+
+    begun = of(translated(world.events), Begun)
+    assert [(one.branch, one.parent, one.left, one.step) for one in begun[1:]] == [(1, 0, 0, 4), (2, 0, 1, 4)]
 
 
 def test_the_numbers_have_the_names_that_people_look_for(records):

@@ -107,6 +107,26 @@ async def test_a_server_that_was_stopped_gets_each_message_once(tmp_path):
         assert len(found) == len(set(found)) == 10
 
 
+async def test_a_server_that_is_slow_or_started_again_gets_each_message_once(tmp_path):
+    """Answers that come late are waited for; a server that has forgotten everything gets what comes after its start."""
+    bus = bus_to(f"unix://{tmp_path}/redis.sock")
+    with redis_server(tmp_path) as url, asking(url) as client:
+        for number in range(3):
+            client.client_pause(300)
+            begun = time.monotonic()
+            await bus.publish(steps(1 + 5 * number, 5))
+            assert time.monotonic() - begun >= 0.2, "the server was not slow"
+        found = ids(client, TELEMETRY)
+        assert len(found) == len(set(found)) == 15
+    with redis_server(tmp_path) as url, asking(url) as client:
+        await bus.publish(steps(16, 5))
+        await bus.close()
+
+        assert [one.decode() for one in ids(client, TELEMETRY)] == [
+            one.event_id for one in entries(RUN, "blue", steps(16, 5))
+        ]
+
+
 async def test_a_full_server_loses_old_entries_and_not_new_ones(tmp_path):
     """`noeviction`: it refuses XADD; our streams are cut, and the new entry is written."""
     with redis_server(tmp_path, "--maxmemory", "3mb", "--maxmemory-policy", "noeviction") as url, asking(url) as client:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -10,45 +9,15 @@ from importlib.util import find_spec
 
 import pytest
 
+from tests.core.simulate import World, until, until_found
 from tests.followers.recording import went_back, write_journal
+from tests.outside.readers import read_mlflow, read_tensorboard, read_wandb
 from tests.waiting import wait_for
+from tolariad.core import messages as m
 
 pytestmark = pytest.mark.outside
+TOLARIA = "from tolariad.cli.tolaria import main; main()"
 FORMER, LATER = list(range(1, 11)), list(range(5, 13))
-TENSORBOARD = """
-import json, sys
-from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
-found = EventMultiplexer(size_guidance={"scalars": 0, "tensors": 0}).AddRunsFromDirectory(sys.argv[1]).Reload()
-steps = {run: [one.step for one in found.Tensors(run, "train/loss")] for run in sorted(found.Runs())}
-notes = found.Tensors(sorted(found.Runs())[0], "notes")
-print(json.dumps([steps, [one.tensor_proto.string_val[0].decode() for one in notes]]))
-"""
-MLFLOW = """
-import json, sys, mlflow
-client = mlflow.MlflowClient(sys.argv[1])
-(experiment,) = [one for one in client.search_experiments() if one.name == "tolariad"]
-runs = sorted(client.search_runs([experiment.experiment_id]), key=lambda one: one.data.tags["tolaria.branch"])
-steps = {one.info.run_name: [row.step for row in client.get_metric_history(one.info.run_id, "train/loss")]
-         for one in runs}
-parent = runs[1].data.tags["mlflow.parentRunId"] == runs[0].info.run_id
-print(json.dumps([steps, runs[0].data.tags["mlflow.note.content"], parent, [one.info.status for one in runs]]))
-"""
-WANDB = """
-import glob, json, sys
-from tolariad.followers.wandb import _records
-from wandb.proto import wandb_internal_pb2 as pb
-steps, notes = {}, []
-for path in sorted(glob.glob(sys.argv[1] + "/offline-run-*/*.wandb")):
-    for content in _records(open(path, "rb").read()):
-        record = pb.Record.FromString(content)
-        if record.run.run_id:
-            name = record.run.display_name
-        row = {one.key or "/".join(one.nested_key): json.loads(one.value_json) for one in record.history.item}
-        if "train/loss" in row:
-            steps.setdefault(name, []).append(int(row["trainer/global_step"]))
-        notes += [row["notes"]] if "notes" in row else []
-print(json.dumps([steps, notes]))
-"""
 
 
 @pytest.fixture
@@ -68,15 +37,26 @@ def follow(run_dir, to, *options):
             wait_for(lambda: list(run_dir.rglob("tolaria-position.json")), "a position")
         process.send_signal(signal.SIGKILL)
     half.rename(run_dir / "former")
+    copied(events, run_dir, to, *options)
+
+
+def copied(events, run_dir, to, *options):
+    """Copy a journal of these events, which takes the place of an earlier one, to its end."""
+    if (run_dir / "journal").exists():
+        (run_dir / "journal").rename(run_dir / f"before-{len(events)}")
     write_journal(events, run_dir / "journal")
-    ended = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    # Not as the daemon starts it: such a one gives up a minute after the daemon's end.
+    command = (sys.executable, "-c", TOLARIA, "follow", str(run_dir), f"--to={to}", "--once", *options)
+    ended = subprocess.run(command, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stderr
 
 
-def read_back(code, place):
-    ended = subprocess.run([sys.executable, "-c", code, str(place)], capture_output=True, text=True, check=False)
-    assert ended.returncode == 0, ended.stderr
-    return json.loads(ended.stdout.splitlines()[-1])
+def store_of(run_dir):
+    return f"sqlite:///{run_dir / 'exports' / 'mlflow.db'}"
+
+
+def steps_in(numbers):
+    return [step for step, *_ in numbers["train/loss"]]
 
 
 def needs(name, extra):
@@ -88,29 +68,60 @@ def test_tensorboard_shows_each_branch_as_a_run_of_its_own(run_dir):
     """Its own multiplexer, which the server uses, finds two runs with all steps; the note is a text of the first."""
     needs("tensorboard", "oracle")
     follow(run_dir, "tensorboard")
-    steps, notes = read_back(TENSORBOARD, run_dir / "exports" / "tensorboard")
+    runs = read_tensorboard(run_dir / "exports" / "tensorboard")
 
-    assert steps == {"sim": FORMER, "sim/branch-1-after-step-4": LATER}
-    assert [note for note in notes if "the loss | looks odd" in note] == notes != []
+    assert {name: steps_in(run) for name, run in runs.items()} == {"sim": FORMER, "sim/branch-1-after-step-4": LATER}
+    ((_, note),) = runs["sim"]["notes"]
+    assert "the loss | looks odd" in note
 
 
 def test_mlflow_has_a_run_for_each_branch_and_each_step_once(run_dir):
     """Its real store, in a file of SQLite: the second run lies below the first, and its last step is its value."""
     needs("mlflow", "oracle")
     follow(run_dir, "mlflow")
-    steps, note, is_parent, status = read_back(MLFLOW, f"sqlite:///{run_dir / 'exports' / 'mlflow.db'}")
+    first, second = read_mlflow(store_of(run_dir), "tolariad")
 
-    assert steps == {"sim": FORMER, "sim branch-1-after-step-4": LATER}
-    assert "the loss | looks odd" in note
-    assert is_parent
-    assert status == ["KILLED", "FINISHED"]
+    assert [one["name"] for one in (first, second)] == ["sim", "sim branch-1-after-step-4"]
+    assert [steps_in(one["metrics"]) for one in (first, second)] == [FORMER, LATER]
+    assert "the loss | looks odd" in first["tags"]["mlflow.note.content"]
+    assert second["tags"]["mlflow.parentRunId"] == first["id"]
+    assert [one["status"] for one in (first, second)] == ["KILLED", "FINISHED"]
+
+
+def test_mlflow_shows_which_run_is_the_one_that_trains(run_dir):
+    """Two rollbacks to one step, a stop, and a start that goes on. A run begins and ends when the training did."""
+    needs("mlflow", "oracle")
+    world = until(World(0), 10)
+    for step in (7, 7):
+        world.command(m.Rollback(epoch=1, reason="too noisy"))
+        until(until_found(world, m.RolledBack), step)
+    world.command(m.Stop())
+    world.run()
+    stopped = list(world.events)
+    world.restart_daemon(m.StartMode.EXPLICIT)
+    until(world, 9)
+    found = []
+    for events in (stopped, world.events):
+        copied(events, run_dir, "mlflow")
+        found.append(read_mlflow(store_of(run_dir), "tolariad"))
+
+    assert [[one["status"] for one in runs] for runs in found] == [["KILLED"] * 3, ["KILLED", "KILLED", "RUNNING"]]
+    begun = [event.wall // 1_000_000 for event in stopped if isinstance(event, (m.RunStarted, m.RolledBack))]
+    assert [one["start"] for one in found[-1]] == begun
+    assert [one["end"] for one in found[0]] == [*begun[1:], stopped[-1].wall // 1_000_000]
 
 
 def test_wandb_has_a_run_for_each_branch_and_each_step_once(run_dir):
-    """Its files of an offline run, read by their format."""
+    """The files of its offline runs, by its own reader."""
     needs("wandb", "oracle")
     follow(run_dir, "wandb", "--uri=offline")
-    steps, notes = read_back(WANDB, run_dir / "exports" / "wandb")
+    runs = read_wandb(run_dir / "exports" / "wandb")
+    steps, notes = {}, []
+    for run in runs:
+        losses = [row["trainer/global_step"] for row in run["rows"] if "train/loss" in row]
+        steps[run["name"]] = steps.get(run["name"], []) + losses
+        notes += [row["notes"] for row in run["rows"] if "notes" in row]
 
     assert steps == {"sim": FORMER, "sim branch-1-after-step-4": LATER}
     assert len(notes) == 1
+    assert {run["group"] for run in runs} == {"sim"}

@@ -113,6 +113,7 @@ def _wait_for_the_end(ending: threading.Event) -> None:
         continue
     ending.set()
     time.sleep(_LAST_S)
+    output.note(f"the run ended {_LAST_S:.0f} s ago, and the copy is not done: `tolaria follow` copies the rest")
     os._exit(1)
 
 

@@ -75,6 +75,9 @@ def _sources(facts: Facts) -> Iterator[Family]:
             yield counter(f"tolaria_{name}_total", about, totals.counters.get(name, 0))
         for name in BOUNDS:
             yield _durations(totals, name, f"tolaria_{name}_duration_seconds", f"Duration of each {name}.")
+        spent = tuple(Sample(ns / 1e9, {"on": what}) for what, ns in totals.spent_ns.items())
+        about = "Time while a recorder ran, by what it was spent on. The share of `training` is the goodput."
+        yield Family("tolaria_spent_seconds_total", "counter", about, spent)
         old = "Deprecated: tolaria_rollback_duration_seconds."
         yield _durations(totals, "rollback", "tolaria_rollback_duration_ms", old, scale=1000.0)
     yield gauge("tolaria_current_loss", "Loss of the last step.", _value(status.loss, status.loss_state))

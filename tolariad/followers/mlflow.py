@@ -60,6 +60,10 @@ class MlflowOutput:
         self._project = project or "tolariad"
         self._experiment = self._experiment_id()
         self._runs: dict[int, str] = {}
+        # Branches whose runs have an end there.
+        self._over: set[int] = set()
+        # When the last record came about: a run begins then, not when it is copied.
+        self._wall_ms = 0
         self._metrics: dict[int, list[Any]] = {}
         found = self._known(0)
         self.position = int(found.data.tags.get(POSITION, 0)) if found is not None else 0
@@ -71,6 +75,7 @@ class MlflowOutput:
 
     def put(self, record: Record) -> None:
         """Take the next record. Raises MlflowException."""
+        self._wall_ms = record.wall // 1_000_000
         match record:
             case Numbers():
                 self._measure(record)
@@ -98,25 +103,29 @@ class MlflowOutput:
         from mlflow.entities import Metric
 
         held = self._metrics.setdefault(numbers.branch, [])
-        at_ms = numbers.wall // 1_000_000
-        held += [Metric(key_of(name), value, at_ms, numbers.step) for name, value in numbers.values]
+        held += [Metric(key_of(name), value, self._wall_ms, numbers.step) for name, value in numbers.values]
         if len(held) >= _METRICS_MAX:
             self._send(numbers.branch)
 
     def _send(self, branch: int) -> None:
         held = self._metrics.pop(branch, [])
         run = self._run(branch)
+        if branch in self._over:
+            # The run goes on after its end, or this was sent before the last kill.
+            self._client.update_run(run, "RUNNING")
+            self._over.discard(branch)
         for first in range(0, len(held), _METRICS_MAX):
             self._client.log_batch(run, metrics=held[first : first + _METRICS_MAX])
 
     def _begin(self, begun: Begun) -> None:
         run = self._run(begun.branch)
         if begun.branch:
-            if begun.parent in self._metrics:
-                self._send(begun.parent)
-            parent = self._run(begun.parent)
-            self._client.set_tag(parent, "tolaria.left_after_step", str(begun.step))
-            self._client.set_terminated(parent, "KILLED", begun.wall // 1_000_000)
+            if begun.left in self._metrics:
+                self._send(begun.left)
+            # Of both, the steps after this one are given up.
+            for branch in {begun.parent, begun.left}:
+                self._client.set_tag(self._run(branch), "tolaria.left_after_step", str(begun.step))
+            self._terminate(begun.left, "KILLED")
             return
         from mlflow.entities import Param
 
@@ -132,7 +141,11 @@ class MlflowOutput:
         for name, value in ended.summary.items():
             self._client.set_tag(run, key_of(f"summary.{name}"), str(value))
         self._client.set_tag(run, _PHASE, ended.phase)
-        self._client.set_terminated(run, _STATUS.get(ended.phase, "FINISHED"), ended.wall // 1_000_000)
+        self._terminate(ended.branch, _STATUS.get(ended.phase, "FINISHED"))
+
+    def _terminate(self, branch: int, status: str) -> None:
+        self._client.set_terminated(self._run(branch), status, self._wall_ms)
+        self._over.add(branch)
 
     def _note(self, run: str, seq: int, line: str) -> None:
         """Add a line to the run's description. A line that was sent before the last kill is there already."""
@@ -150,6 +163,8 @@ class MlflowOutput:
         if known is None:
             found = self._known(branch)
             known = found.info.run_id if found is not None else self._made(self._branch_of(branch))
+            if found is not None and found.info.status != "RUNNING":
+                self._over.add(branch)
             self._runs[branch] = known
         return known
 
@@ -157,7 +172,7 @@ class MlflowOutput:
         tags = {RUN_ID: self._about.run_id, BRANCH: str(branch.number), _NAME: self._name_of(branch)}
         if branch.number:
             tags[_PARENT] = self._run(branch.parent)
-        found: str = self._client.create_run(self._experiment, tags=tags).info.run_id
+        found: str = self._client.create_run(self._experiment, self._wall_ms, tags).info.run_id
         return found
 
     def _name_of(self, branch: Branch) -> str:

@@ -76,10 +76,14 @@ class Words(msgspec.Struct, frozen=True):
 
 
 class Begun(msgspec.Struct, frozen=True):
-    """A branch began after `step` of `parent`. The first branch, 0, begins with the run: its parent is -1."""
+    """A branch began after `step` of `parent`. The first branch, 0, begins with the run: its parent is -1.
+
+    `left`: the branch on which the run was before. It is another one than `parent` if the target lies before the fork.
+    """
 
     branch: int
     parent: int
+    left: int
     step: int
     seq: int
     wall: int
@@ -219,14 +223,14 @@ class Translator:
     def _words(self, before: RunState, event: m.Event) -> Iterator[Record]:
         seq = self.state.seq
         if isinstance(event, m.RunStarted):
-            yield Begun(0, -1, 0, seq, event.wall)
+            yield Begun(0, -1, -1, 0, seq, event.wall)
         tag = tag_of(event)
         if tag:
             # A rollback is told where it happened; the new branch begins after it.
             text = safe_lines(sentence(event))
             yield Words(before.progress.branch, before.progress.step, seq, event.wall, tag, text)
         if isinstance(event, m.RolledBack):
-            yield Begun(event.branch, event.parent, event.step, seq, event.wall)
+            yield Begun(event.branch, event.parent, before.progress.branch, event.step, seq, event.wall)
         if isinstance(event, _ENDS):
             phase, summary = self.state.run.phase.value, summary_of(self.state)
             yield Ended(self._branch, self.state.progress.step, seq, event.wall, phase, summary)

@@ -81,11 +81,9 @@ class WandbOutput:
         """Take the next record. Raises what wandb raises."""
         match record:
             case Numbers():
-                run = self._run(record.branch)
-                self._log(run, record.seq, dict(record.values))
+                self._log(record, dict(record.values))
             case Words():
-                run = self._run(record.branch)
-                self._log(run, record.seq, {GLOBAL_STEP: float(record.step), record.tag: record.text})
+                self._log(record, {GLOBAL_STEP: float(record.step), record.tag: record.text})
             case Begun():
                 self._run(record.branch)
             case Ended():
@@ -108,9 +106,11 @@ class WandbOutput:
                 self._place.write(Position(run_id=self._about.run_id, seq=self.position))
         self._place.close()
 
-    def _log(self, run: Run, seq: int, row: dict[str, Any]) -> None:
-        if seq > self._there:
-            run.log(row, step=seq)
+    def _log(self, record: Numbers | Words, row: dict[str, Any]) -> None:
+        run = self._run(record.branch)
+        if record.seq > self._there:
+            # When it came about, not when it is copied.
+            run.log({**row, "_timestamp": record.wall / 1e9}, step=record.seq)
 
     def _run(self, number: int) -> Run:
         """Return the W&B run of a branch. That of the branch before it ends: it gets no more rows."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from journal.reader import Reader
 from journal.records import JournalEntry
 from tolariad.core import queries as q
+from tolariad.core.calc.health.spending import TRAINING
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.state.run_state import RunState
 from tolariad.forensics import numbers
@@ -70,6 +71,6 @@ def _facts(reader: Reader, state: RunState, found: Happenings) -> list[tuple[str
         environment = recorded.environment
         of = f"Python {environment.python}, torch {environment.torch}, {environment.device}, {environment.cpu}"
         facts.append(("made by", of))
-    if trained := found.spent.get("training"):
+    if trained := found.spent.get(TRAINING):
         facts.append(("share of the time that trained", f"{trained / sum(found.spent.values()):.1%}"))
     return facts

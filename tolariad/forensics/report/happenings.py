@@ -11,6 +11,7 @@ import msgspec
 from journal.reader import Reader
 from journal.records import JournalEntry
 from journal.rows import others
+from tolariad.core.calc.health.spending import SPENT, STOPPED
 from tolariad.core.calc.steps.table import STEP_NAMES, is_step
 from tolariad.core.calc.text.plain import rfc3339
 from tolariad.core.messages.vocabulary import EVENT_TYPES
@@ -50,29 +51,6 @@ _SPAN_ENDS: Final = {
 }
 # Stages in which a seed's life is over, or in which it is a part of the model for good.
 _SEED_ENDS: Final = ("CULLED", "FOSSILIZED", "RESETTING", "EMBARGOED")
-# What the time is spent on after an event, until the next one of this table.
-_SPENT: Final = {
-    "RunStarted": "starting",
-    "DaemonStarted": "starting",
-    "TrainerStarted": "starting",
-    "TrainingStarted": "training",
-    "RerunBegun": "making steps again",
-    "RerunFinished": "training",
-    "RerunAborted": "starting",
-    "ValidationBegun": "validating",
-    "ValidationFinished": "training",
-    "ValidationAborted": "training",
-    "RollbackBegun": "rolling back",
-    "RolledBack": "training",
-    "RollbackAborted": "training",
-    "RunPaused": "paused",
-    "RunResumed": "training",
-    "RunFrozen": "frozen",
-    "TrainerDied": "without a trainer",
-    "RunStopped": "stopped",
-    "RunCompleted": "stopped",
-    "RunFailed": "stopped",
-}
 _ROWS_MAX: Final = 500
 
 
@@ -148,10 +126,10 @@ class _Gathering:
 
     def _time(self, name: str, wall: int) -> None:
         # Between the last event of one daemon and the first of the next, no recorder ran.
-        if name == "DaemonStarted" and self._doing and self._doing != "stopped":
+        if name == "DaemonStarted" and self._doing and self._doing != STOPPED:
             self._spend(self._last)
             self._doing = "without a recorder"
-        doing = _SPENT.get(name)
+        doing = SPENT.get(name)
         if doing is None and name:
             self.at(wall)
             return
