@@ -1,6 +1,7 @@
 """A task for several ranks: its state differs by rank, it draws, and a rank fails where the environment says so.
 
-`GROUP_DEEDS` is a list such as `1 kill 5,0 raise 7`: rank 1 is killed after its step 5. Each is done once: it takes its
+`GROUP_DEEDS` is a list such as `1 kill 5,0 raise 7`: rank 1 is killed after its step 5. A rank that hangs never comes
+back from the backward pass of its next step. Each is done once: it takes its
 file in the folder `GROUP_ONCE`.
 """
 
@@ -34,9 +35,12 @@ class GroupTask:
         self.deeds = [deed.split() for deed in filter(None, os.environ.get("GROUP_DEEDS", "").split(","))]
 
     def model(self, cfg):
-        return nn.Sequential(
+        self.hangs = False
+        model = nn.Sequential(
             *(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.2), nn.Linear(12, 12), nn.Linear(12, 1))
         ).double()
+        model[0].weight.register_hook(lambda _: sleep_here() if self.hangs else None)
+        return model
 
     def train_data(self, cfg):
         return DataLoader(Rows(), 4, shuffle=True, generator=torch.Generator().manual_seed(3))
@@ -57,6 +61,9 @@ class GroupTask:
             if (rank, step) == (int(who), int(at)) and took(number):
                 if deed == "sleep":
                     sleep_here()
+                if deed == "hang":
+                    self.hangs = True
+                    return
                 if deed == "raise":
                     raise ZeroDivisionError(f"of rank {rank}")
                 os.kill(os.getpid(), {"kill": signal.SIGKILL, "stop": signal.SIGSTOP}[deed])
@@ -83,14 +90,14 @@ def sleep_here():
 
 
 class SickTask(PlainTask):
-    """In one start of the task, rank 1 has ten losses in a row that are no numbers."""
+    """In one start of the task, the last rank has ten losses in a row that are no numbers."""
 
     calls = 0
 
     def loss(self, model, batch):
         found = super().loss(model, batch)
         distributed = sys.modules["torch.distributed"]
-        if model.training and distributed.get_rank() == 1:
+        if model.training and distributed.get_rank() == distributed.get_world_size() - 1:
             self.calls += 1
             if 20 < self.calls <= 30:
                 return found * float("nan")

@@ -93,6 +93,31 @@ def test_an_exception_of_one_rank_is_recorded_with_its_rank(train):
     assert outcome(run) == outcome(train("one", *EXACT))
 
 
+def metrics_of(run_dir):
+    """Return the metrics of each step by name."""
+    names = [name for one in of_type(run_dir, m.MetricsNamed) for name in one.names]
+    found = [dict(zip(names, one.metrics, strict=False)) for one in of_type(run_dir, m.StepCompleted)]
+    return [{name: value for name, value in one.items() if value == value} for one in found]
+
+
+def test_the_metrics_of_a_step_are_those_of_all_leaves(train):
+    """As one process has them that accumulates: means, sums of tokens, and one that only some leaves give.
+
+    Each name has its place in the order of the leaves, not of the ranks that came first.
+    """
+    plain = train("plain", f"accumulate={LEAVES}", "learning_rate.warmup_epochs=0", task="Measured")
+    expected = metrics_of(plain)
+
+    assert {"accuracy", "tokens"} <= expected[0].keys()
+    assert 0 < sum("late" in one for one in expected) < len(expected)
+    for ranks in (1, 3):
+        run = train(f"of {ranks}", *EXACT, "learning_rate.warmup_epochs=0", task="Measured", ranks=ranks)
+        assert metrics_of(run) == expected
+        assert [one.names for one in of_type(run, m.MetricsNamed)] == [
+            one.names for one in of_type(plain, m.MetricsNamed)
+        ]
+
+
 def test_the_sums_are_those_of_one_process_that_accumulates(train):
     """Where nothing is drawn in a step: the same parameters as plain `accumulate`, to the last bit."""
     exact = pieces(train("exact", *EXACT, task="Plain", ranks=2))

@@ -118,13 +118,21 @@ def test_a_rank_that_is_stopped_is_named_and_the_group_comes_back(train):
     assert pieces(hurt) == pieces(plain)
 
 
-@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.torture), 1])
-def test_a_rank_that_sleeps_is_named_with_its_stacks(train, rank):
-    """Rank 0 waits for it, and is silent too. The event, the death and the stacks are those of the one that sleeps."""
+OFTEN = [(2, 0, "sleep"), (2, 1, "sleep"), (2, 0, "hang"), (2, 1, "hang"), (3, 2, "sleep"), (3, 0, "hang")]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rank", "deed"), [*(pytest.param(*one, marks=pytest.mark.torture) for one in OFTEN), (3, 2, "hang")]
+)
+def test_a_rank_that_is_silent_is_named_with_its_stacks(train, ranks, rank, deed):
+    """Rank 0 waits for it, and is silent too: also if it sleeps within its own backward pass, as all others wait there.
+
+    The event, the death and the stacks are those of the one that sleeps.
+    """
     # What the daemon has not seen before has the longer limit: that depends on when it looks.
     limits = {"hang_s": 3.0, "unknown_s": 40.0}
-    plain = train("plain", epochs=1)
-    hurt = train("hurt", epochs=1, deeds=(f"{rank} sleep 4",), starts=1, **limits)
+    plain = train("plain", epochs=1, ranks=ranks)
+    hurt = train("hurt", epochs=1, ranks=ranks, deeds=(f"{rank} {deed} 2",), starts=1, **limits)
     hung, dead = of_type(hurt, m.TrainerHung), of_type(hurt, m.TrainerDied)
 
     assert rank in {one.rank for one in hung}
@@ -132,22 +140,25 @@ def test_a_rank_that_sleeps_is_named_with_its_stacks(train, rank):
     assert pieces(hurt) == pieces(plain)
 
 
-def test_values_that_are_not_finite_on_one_rank_lead_all_ranks_back(train):
-    """Quarantine counts the batches of all ranks: it is as long as eight steps of two, or here as a whole epoch."""
-    folder = train("run", task="SickTask", epochs=6)
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.torture)])
+def test_values_that_are_not_finite_on_the_last_rank_lead_all_ranks_back(train, ranks):
+    """Quarantine counts the batches of all ranks: it is as long as eight steps, or here as a whole epoch."""
+    folder = train("run", task="SickTask", epochs=6, ranks=ranks)
     (back,) = of_type(folder, m.RolledBack)
     skips, put = of_type(folder, m.StepSkipped), [one.batches for one in of_type(folder, m.QuarantineAdded)]
 
     assert {one.reason for one in skips} == {m.SkipReason.NON_FINITE, m.SkipReason.QUARANTINED}
-    assert sum(one.last - one.first + 1 for one in put) == 14
+    assert sum(one.last - one.first + 1 for one in put) == -(-13 // ranks) * ranks
     assert back.step <= 20
     assert not of_type(folder, m.TrainerDied)
     assert len(of_type(folder, m.RunCompleted)) == 1
 
 
-def test_a_rise_that_stays_is_compared_and_gone_back_for(train):
+@pytest.mark.parametrize("ranks", [2, pytest.param(3, marks=pytest.mark.torture)])
+def test_a_rise_that_stays_is_compared_and_gone_back_for(train, ranks):
     """All measure both states together, also where the validation waits for all ranks. All go back together."""
-    folder = train("run", "learning_rate.base_lr=0.002", "learning_rate.warmup_epochs=0", task="StruckTask", epochs=24)
+    rates = ("learning_rate.base_lr=0.002", "learning_rate.warmup_epochs=0")
+    folder = train("run", *rates, task="StruckTask", epochs=12 * ranks, ranks=ranks)
     compared, backs = of_type(folder, m.StatesCompared)[0], of_type(folder, m.RolledBack)
 
     assert compared.newest is not None

@@ -15,6 +15,7 @@ import enum
 import fcntl
 import mmap
 import os
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from tolariad.channel import futex
@@ -28,10 +29,10 @@ _HEAD_WORDS: Final = 64
 _W_MAGIC, _W_RANKS = range(2)
 _W_BELL: Final = 16
 _W_WORDS: Final = 32
-# Of a rank: its bell, its last sign of life, whether it sleeps, its process, its times, and how far it has come. Then
-# come its lines.
+# Of a rank: its bell, its last sign of life, whether it sleeps, its process, its times, how far it has come, and its
+# collectives. Then come its lines.
 _R_BELL, _R_ALIVE, _R_ASLEEP, _R_PID, _R_TIMES = range(5)
-_R_PROGRESS: Final = 8
+_R_PROGRESS, _R_COLLECTIVES = 8, 9
 # How many marks there may be between two points.
 _MARKS_BITS: Final = 20
 _RANK_WORDS: Final = _LINE_WORDS * (SLOTS + 1)
@@ -77,10 +78,14 @@ class Times(NamedTuple):
 
 
 class GroupPage:
-    """The page of one group. Rank 0 calls `create`, the others `attach`."""
+    """The page of one group. Rank 0 calls `create`, the others `attach`.
+
+    `collectives`: returns how many collectives this rank has begun by now; any thread may call it.
+    """
 
     def __init__(self, descriptor: int, ranks: int, rank: int = 0) -> None:
         self.descriptor, self.ranks, self._rank = descriptor, ranks, rank
+        self.collectives: Callable[[], int] = lambda: 0
         self._sleepers = [_asleep_of(other) for other in range(ranks) if other != rank]
         self._map = mmap.mmap(descriptor, _bytes_of(ranks))
         self._words = memoryview(self._map).cast("Q")
@@ -181,8 +186,10 @@ class GroupPage:
     # -- signs of life -------------------------------------------------------------------------------------------------
 
     def beat(self, rank: int, mono_ns: int) -> None:
-        """Record a sign of life of this rank. One thread of that rank calls this."""
-        self._words[_HEAD_WORDS + rank * _RANK_WORDS + _R_ALIVE] = mono_ns
+        """Record a sign of life of this rank, and its collectives. One thread of that rank calls this."""
+        at, words = _HEAD_WORDS + rank * _RANK_WORDS, self._words
+        words[at + _R_COLLECTIVES] = self.collectives()
+        words[at + _R_ALIVE] = mono_ns
 
     def alive_ns(self, rank: int) -> int:
         """Return the time of the last sign of life of a rank, by CLOCK_MONOTONIC; 0 before the first one."""
@@ -199,9 +206,16 @@ class GroupPage:
 
     @property
     def progress(self) -> tuple[int, ...]:
-        """How far each rank has come: a number that only grows, and is equal if the ranks are at the same place."""
-        first = _HEAD_WORDS + _R_PROGRESS
-        return tuple(self._words[first : first + self.ranks * _RANK_WORDS : _RANK_WORDS])
+        """How far each rank has come: a number that only grows, and is equal if the ranks are at the same place.
+
+        Of two ranks with the same marks the one that has begun fewer collectives is behind: it is still within its own
+        backward pass, and the other one waits there for its gradients.
+        """
+        marks, begun = (
+            self._words[_HEAD_WORDS + one : _HEAD_WORDS + one + self.ranks * _RANK_WORDS : _RANK_WORDS]
+            for one in (_R_PROGRESS, _R_COLLECTIVES)
+        )
+        return tuple(one << 64 | other for one, other in zip(marks, begun, strict=True))
 
     # -- times ---------------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-# After so long the rank is named in the log of a program; after the second time it is killed there. A task's rank is
+# After so long the rank is named in the log of a program; after `trainer.silent_s` it is killed there. A task's rank is
 # named by the daemon, at the limit of what it does.
 NAMED_S: Final = 30.0
-BEHIND_S: Final = 600.0
 
 
 class Behind(NamedTuple):

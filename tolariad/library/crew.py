@@ -7,6 +7,7 @@ is named with its process. The first error counts: the errors that other ranks r
 from __future__ import annotations
 
 import logging
+import math
 import os
 import select
 import signal
@@ -27,7 +28,7 @@ from tolariad.channel.group_page import GroupPage
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
 from tolariad.core.calc.text.phrases import listed
-from tolariad.library.behind import BEHIND_S, NAMED_S, Behind, Progress
+from tolariad.library.behind import NAMED_S, Behind, Progress
 from tolariad.library.ranks import group_here
 from tolariad.refusal import StartRefused
 from tolariad.supervisor.exit_of import exit_of
@@ -64,7 +65,9 @@ class Member(NamedTuple):
 
 
 class Crew:
-    """The other ranks, as rank 0 sees them."""
+    """The other ranks, as rank 0 sees them. `silent_s`: as `trainer.silent_s`."""
+
+    silent_s = math.inf
 
     def __init__(self, run_dir: Path, ranks: int, say: Callable[[str], None], group: str = "") -> None:
         """Listen for them. `say` logs a sentence. `group`: the name of this start; "": that of torchrun.
@@ -318,7 +321,7 @@ class Crew:
 
     def _waits_for(self, behind: Behind | None) -> None:
         """Name a rank that all others wait for, and kill it if that does not end."""
-        if behind is None or behind.seconds < NAMED_S:
+        if behind is None or behind.seconds < min(NAMED_S, self.silent_s):
             self._was_named = False
             return
         rank, seconds = behind
@@ -327,12 +330,12 @@ class Crew:
         if not self._was_named:
             self._was_named = True
             self._say(
-                f"The other ranks have waited for {who} for {seconds:.0f} s. After {BEHIND_S:.0f} s it is killed, and "
-                "all ranks end."
+                f"The other ranks have waited for {who} for {seconds:.0f} s. After {self.silent_s:.0f} s "
+                "(trainer.silent_s) it is killed, and all ranks end."
             )
-        if member is None or seconds < BEHIND_S or rank in self._lost or is_traced(member.pid):
+        if member is None or seconds < self.silent_s or rank in self._lost or is_traced(member.pid):
             return
-        text = f"{who} was silent for {BEHIND_S:.0f} s, while the others waited for it, and is killed"
+        text = f"{who} was silent for {self.silent_s:.0f} s, while the others waited for it, and is killed"
         self._end(member, text)
 
     def _end(self, member: Member, why: str) -> None:

@@ -15,7 +15,7 @@ from tolariad.daemon.children import kept_from_children
 from tolariad.library.attached import Attached
 from tolariad.library.crew import RankLost
 from tolariad.library.joined import Joined
-from tolariad.library.leading import built
+from tolariad.library.leading import built, silent_s, stepper_of_ranks
 from tolariad.library.ranks import wrapper_of
 from tolariad.refusal import StartRefused
 from tolariad.trainer.errors import SetupRefused
@@ -38,6 +38,7 @@ class Following(Attached):
 
     def _met(self, hello: words.Hello) -> Joined:
         self._joined = Joined(Path(hello.run_dir), self._place, self._say)
+        self._joined.silent_s = silent_s(self._joined.opened)
         self.group = self._joined.mapping, self._joined.check
         return self._joined
 
@@ -67,10 +68,10 @@ class Following(Attached):
         group = Follower(joined.page, FollowerPoints(joined.page, self._place.rank), joined.check)
         group.clock.watch(wrapper_of(self._setup.model))
         channel = FollowerEnd(joined, lambda: group.limit, group.wait)
-        ranks = RanksOfFollower(group, joined.give)
+        ranks = RanksOfFollower(group, joined.give, stepper_of_ranks(self._stepper, *self.group))
 
         def trainer() -> Trainer:
-            return Trainer(self._setup, channel, self._run_dir, self._run_id, makers=ranks)
+            return Trainer(self._setup, channel, self._run_dir, self._run_id, stepper=self._stepper, makers=ranks)
 
         self._channel, was_told = channel, False
         try:

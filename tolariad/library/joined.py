@@ -6,6 +6,7 @@ Promises: if rank 0 ends without a word, everybody who waits for it here is told
 
 from __future__ import annotations
 
+import math
 import os
 import queue
 import select
@@ -25,7 +26,7 @@ from tolariad.channel.group_page import GroupPage
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_IO
 from tolariad.core.decision import Accepted, Answer
-from tolariad.library.behind import BEHIND_S, Progress
+from tolariad.library.behind import Progress
 from tolariad.library.crew import BEAT_S, SILENT_S, RankLost, end_if_unnoticed, is_stopped, is_traced
 from tolariad.library.ranks import group_here
 from tolariad.library.recorder import Order
@@ -38,7 +39,9 @@ _NOT_HERE: Final = "rank {} of a group cannot order this: call it in rank 0"
 
 
 class Joined:
-    """The link of one rank, with the interface of a recorder."""
+    """The link of one rank, with the interface of a recorder. `silent_s`: as `trainer.silent_s`."""
+
+    silent_s = math.inf
 
     def __init__(self, run_dir: Path, place: Place, say: Callable[[str], None], group: str = "") -> None:
         """Join rank 0, and wait until its recorder has opened the run. `group`: as Crew's. Raises StartRefused."""
@@ -173,7 +176,7 @@ class Joined:
 
     def _has_waited(self, seconds: float) -> bool:
         """Return whether rank 0, for which all have waited for so long, is to be killed."""
-        return seconds >= BEHIND_S and not is_traced(self._leader)
+        return seconds >= self.silent_s and not is_traced(self._leader)
 
     def _end_leader(self, how: str) -> None:
         self._why = f"rank 0 (process {self._leader}) {how} and is killed"

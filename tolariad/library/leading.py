@@ -9,6 +9,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -20,6 +21,7 @@ from tolariad.channel.points import LeaderPoints
 from tolariad.channel.rank_ends import LeaderEnd
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_TRY_AGAIN
+from tolariad.core.calc.settings.rules import read_resolved
 from tolariad.library.attached import Attached
 from tolariad.library.crew import Crew, turn_away
 from tolariad.library.failed import RunFailed
@@ -32,8 +34,10 @@ from tolariad.trainer.loop import Trainer
 from tolariad.trainer.process.lifecycle import Steps
 from tolariad.trainer.ranks.group import Leader
 from tolariad.trainer.ranks.leading import RanksOfLeader
+from tolariad.trainer.ranks.stepping import StepperOfRanks
 from tolariad.trainer.setup import Place, Setup
 from tolariad.trainer.step.parameter_digest import digesting, tensors_of
+from tolariad.trainer.step.stepper import Stepper
 
 
 class Leading(Attached):
@@ -60,6 +64,7 @@ class Leading(Attached):
         self._stopping, self._stops = threading.RLock(), False
         self._crew = Crew(Path(self._hello.run_dir), self._place.ranks, self._saying.note)
         self.group = self._crew.mapping, self._crew.check
+        self._crew.silent_s = silent_s(self._recorder.opened)
         self._crew.gather(self._recorder.opened)
         try:
             super()._build(task, accept_data=accept_data)
@@ -104,8 +109,8 @@ class Leading(Attached):
         page = self._crew.page
         group = Leader(page, LeaderPoints(page), self._crew.check)
         group.clock.watch(wrapper_of(self._setup.model))
-        ranks = RanksOfLeader(group, self._crew.pieces)
-        return Trainer(self._setup, channel, self._run_dir, self._run_id, makers=ranks)
+        ranks = RanksOfLeader(group, self._crew.pieces, stepper_of_ranks(self._stepper, *self.group))
+        return Trainer(self._setup, channel, self._run_dir, self._run_id, stepper=self._stepper, makers=ranks)
 
     def _hear_over(self, over: words.Over) -> None:
         self._crew.tell_over(over)
@@ -114,6 +119,20 @@ class Leading(Attached):
         super()._close()
         if hasattr(self, "_crew"):
             self._crew.close()
+
+
+def silent_s(opened: words.Opened) -> float:
+    """Return how long a rank may be silent while the others wait for it."""
+    return read_resolved(opened.config.encode()).trainer.silent_s
+
+
+def stepper_of_ranks(stepper: type[Stepper] | None, mapping: int | None, waiting: Callable[[], None]) -> Any:
+    """Return what makes the steps of a rank: those of a loop, or of `train`, for which `stepper` is None."""
+    if stepper is not None:
+        return StepperOfRanks
+    from tolariad.trainer.ranks.leaf_steps import StepperOfSharedLeaves
+
+    return partial(StepperOfSharedLeaves, mapping=mapping, waiting=waiting)
 
 
 def built(setup: Setup) -> dict[str, str]:

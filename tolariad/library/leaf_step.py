@@ -19,7 +19,9 @@ from tolariad.library.own_step import LoopStep
 from tolariad.trainer.data.digest import digest_of
 from tolariad.trainer.ranks.exact import ExactSum
 from tolariad.trainer.ranks.exact.order import block as block_of
+from tolariad.trainer.ranks.leaf_steps import take_told
 from tolariad.trainer.step.gradients import has_gradients, numbers_of
+from tolariad.trainer.step.metrics import on_host
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -63,7 +65,8 @@ class LeafStep(LoopStep):
 
     def _take(self, loss: Any, metrics: Mapping[str, float | Tensor]) -> None:
         """Take the gradients and the loss of a leaf."""
-        self._setup.metrics.log(metrics, len(self._losses) + len(self._left))
+        if metrics:
+            self._sums.tell(self._left[0], on_host(metrics))
         if has_gradients(self._setup.owners):
             raise LoopMisused(
                 "gradients were there before run.step(loss). With exact sums it makes the backward pass: call it "
@@ -82,6 +85,7 @@ class LeafStep(LoopStep):
     def _numbers(self) -> Any:
         """Add up the leaves of all ranks, and return the numbers of the step."""
         self._stepper.of_sum(self._sum.close)
+        take_told(self._setup, self._sums)
         self._stepper.of_leaves([int(digest) for _, digest in self._sums.numbers])
         device = self._setup.device
         losses = [torch.tensor(loss, dtype=torch.float64, device=device) for loss, _ in self._sums.numbers]

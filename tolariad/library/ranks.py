@@ -34,7 +34,7 @@ _NO_GROUP: Final = (
 )
 _TRAIN: Final = (
     f"{{}} ranks train together, and train() makes its forward pass without DistributedDataParallel. Call run() with a "
-    f"loop of your own ({_PAGE})"
+    f"loop of your own ({_PAGE}), or set parallel: {{{{exact: true, leaves: {{}}}}}} ({_EXACT})"
 )
 _ONE_STORE: Final = (
     "torchrun will start these processes again after a failure, and lets them meet in the store of the start before: "
@@ -49,13 +49,28 @@ _wrappers: weakref.WeakKeyDictionary[nn.Module, weakref.ref[nn.Module]] = weakre
 
 def place_here() -> Place:
     """Return the rank of this process and the number of ranks. Raises SetupRefused if the ranks have not met."""
-    distributed = sys.modules.get("torch.distributed")
-    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
-        world = os.environ.get("WORLD_SIZE", "")
-        if "LOCAL_RANK" in os.environ and world.isdecimal() and int(world) > 1:
-            raise SetupRefused(_NO_GROUP.format(world))
+    if not _have_met():
+        if _started_by_torchrun():
+            raise SetupRefused(_NO_GROUP.format(os.environ["WORLD_SIZE"]))
         return ALONE
-    place = Place(distributed.get_rank(), distributed.get_world_size())
+    distributed = sys.modules["torch.distributed"]
+    return _on_this_machine(Place(distributed.get_rank(), distributed.get_world_size()))
+
+
+def _have_met() -> bool:
+    """Return whether this process is in a process group of torch's."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and distributed.is_initialized()
+
+
+def _started_by_torchrun() -> bool:
+    """Return whether torchrun has started this process, and others."""
+    world = os.environ.get("WORLD_SIZE", "")
+    return "LOCAL_RANK" in os.environ and world.isdecimal() and int(world) > 1
+
+
+def _on_this_machine(place: Place) -> Place:
+    """Return a place. Raises SetupRefused if its ranks are on several machines."""
     if place.ranks == 1:
         return ALONE
     here = os.environ.get("LOCAL_WORLD_SIZE", "")
@@ -115,12 +130,25 @@ def _fix(model: Any) -> None:
         )
 
 
-def refuse_train(place: Place, settings: Settings) -> None:
-    """Raise SetupRefused for `Tolaria.train` with several ranks, or with exact sums."""
-    if place.ranks > 1:
-        raise SetupRefused(_TRAIN.format(place.ranks))
-    if settings.parallel.exact:
-        raise SetupRefused(f"train() cannot have exact sums (parallel.exact) yet: call run() with your loop ({_EXACT})")
+def place_of_train(settings: Settings, model: Any) -> Place:
+    """Return the place of this process in a call of `Tolaria.train`. Raises SetupRefused.
+
+    `train` makes the passes itself, of the bare model, so several ranks need exact sums. These send nothing: the ranks
+    of torchrun need not have met.
+    """
+    if settings.parallel.exact and not _have_met() and _started_by_torchrun():
+        place = _on_this_machine(Place(int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])))
+    else:
+        place = place_here()
+    if place.ranks > 1 and not settings.parallel.exact:
+        raise SetupRefused(_TRAIN.format(place.ranks, place.ranks))
+    wrapper = getattr(sys.modules.get("torch.nn.parallel"), "DistributedDataParallel", None)
+    if settings.parallel.exact and wrapper is not None and isinstance(model, wrapper):
+        raise SetupRefused(
+            "train() with exact sums makes the passes itself, without DistributedDataParallel: pass the model that it "
+            f"wraps ({_EXACT})"
+        )
+    return place
 
 
 def refuse_split(loader: Any) -> None:

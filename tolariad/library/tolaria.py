@@ -136,7 +136,9 @@ class Tolaria:
         is raised too; when `train` is called again, the run continues from its last durable step.
         """
         settings = self._settings(epochs)
-        ranks.refuse_train(ranks.place_here(), settings)
+        self._place = ranks.place_of_train(settings, model)
+        if settings.parallel.exact:
+            ranks.refuse_split(train_loader)
         given = GivenTask(model, train_loader, val_loader, task=task, optimizer=optimizer)
         for _ in self._steps(settings, given, train_task):
             pass

@@ -169,6 +169,7 @@ class Trainer:
         finally:
             if tallies := self.stopwatch.taken():
                 self._reporter.report(m.BudgetsReport(tallies=tallies))
+            self.stepper.close()
             self._saver.close()
             self._snapshots.close()
             for data in (self.setup.train, self.setup.validation):

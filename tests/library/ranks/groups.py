@@ -48,6 +48,8 @@ class Program:
         # Called before and after each step of a rank, with the loop's state.
         self.before: Callable[[Program, int, int], None] = lambda *_: None
         self.after: Callable[[Program, int, int], None] = lambda *_: None
+        # What `run` is given besides.
+        self.more: dict[str, Any] = {}
         # Of a rank's loss in a batch of an epoch.
         self.factor: Callable[[int, int, int], float] = lambda *_: 1.0
         # Whether the loop stands in `with run:`.
@@ -66,7 +68,7 @@ class Program:
         optimizer = self.optimizes(model.parameters(), lr=0.01)
         config = {**CONFIG["tolaria"], **self.options}
         self.tolaria = Tolaria({"tolaria": config}, run_dir=self.run_dir)
-        self.run = run = self.tolaria.run(model, optimizer, loader)
+        self.run = run = self.tolaria.run(model, optimizer, loader, **self.more)
         with run if self.holds else nullcontext():
             self.train(run, rank, model, sampler)
         parts = {name: one.hex() for name, one in bits(getattr(model, "module", model)).items()}

@@ -14,12 +14,14 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from tests.library.ranks.groups import BATCH, Program, start
-from tests.library.small import data
+from tests.library.ranks.groups import BATCH, Kills, Program, start
+from tests.library.small import CONFIG, bits, data
 from tests.recorded import events_of, of, sound
 from tests.waiting import wait_for
 from tolariad import Tolaria
 from tolariad.core import messages as m
+from tolariad.core.calc.settings.reading import read_settings
+from tolariad.library.ranks import place_of_train
 from tolariad.trainer.errors import SetupRefused
 
 LEAVES = 6
@@ -58,7 +60,7 @@ def alone(program):
 def outcome(found, run_dir):
     """Return a hash of all that a rank ended with, and of the recorded numbers of each step."""
     steps = [
-        (one.step, one.epoch, one.batch, one.loss, one.grad_norm, one.lr, one.rates, one.data)
+        (one.step, one.epoch, one.batch, one.loss, one.grad_norm, one.lr, one.rates, one.data, one.metrics)
         for one in of(sound(run_dir), m.StepCompleted)
     ]
     return hashlib.sha256(repr((sorted(found["bits"].items()), found["steps"], steps)).encode()).hexdigest()
@@ -251,7 +253,88 @@ def test_ranks_whose_data_come_in_another_order_are_named(tmp_path):
     assert not of(events_of(tmp_path / "run"), m.StepCompleted)
 
 
-def test_train_is_refused_by_name(tmp_path):
-    """`train` makes its own forward pass."""
-    with pytest.raises(SetupRefused, match=r"train\(\) cannot have exact sums"):
-        Tolaria({"tolaria": EXACT}, run_dir=tmp_path / "run").train(nn.Linear(2, 2), (), None, 1)
+class Measures:
+    """A task that measures, and calls `after(step)`."""
+
+    def __init__(self, after):
+        self.after = after
+
+    def loss(self, model, batch):
+        """Return loss and metrics of a micro-batch."""
+        found = model(batch[0])
+        accuracy = (found.argmax(1) == batch[1]).float().mean()
+        return {"loss": nn.functional.cross_entropy(found, batch[1]), "accuracy": accuracy}
+
+    def evaluate(self, model, batch):
+        """Return the metrics of a batch of the validation."""
+        return {"loss": nn.functional.cross_entropy(model(batch[0]), batch[1])}
+
+    def on_step_end(self, model, step):
+        """Tell that a step was made."""
+        self.after(step)
+
+
+class Trained(Exact):
+    """`Tolaria.train`, which makes the passes itself. The ranks need not have met, and the model is not wrapped."""
+
+    def __call__(self, rank):
+        """Train in this process."""
+        model, config = self.model(), {**CONFIG["tolaria"], **self.options}
+        self.tolaria = Tolaria({"tolaria": config}, run_dir=self.run_dir)
+        train, validation = DataLoader(data(self.samples), BATCH, shuffle=True), DataLoader(data(24), 8)
+        task = Measures(lambda step: self.after(self, rank, step))
+        result = self.tolaria.train(self.wraps(model), train, validation, self.epochs, task=task)
+        parts = {name: one.hex() for name, one in bits(model).items()}
+        return {"phase": result.phase, "steps": result.steps, "bits": parts, "hooks": hooks_of(model)}
+
+
+def hooks_of(model):
+    """Return how many hooks the modules of a model have."""
+    return sum(len(one._forward_hooks) + len(one._forward_pre_hooks) for one in model.modules())
+
+
+def steps_of(run_dir):
+    """Return the recorded numbers of each step, with its metrics."""
+    return [
+        (one.step, one.epoch, one.batch, one.loss, one.grad_norm, one.lr, one.data, one.metrics)
+        for one in of(sound(run_dir), m.StepCompleted)
+    ]
+
+
+def test_train_ends_with_the_same_bits_for_any_number_of_ranks(tmp_path):
+    """With metrics of all leaves, BatchNorm, dropout; and killed with two ranks, ended with three.
+
+    The model has no hook of the sums any more.
+    """
+    calm, killed = Trained(tmp_path / "calm"), Trained(tmp_path / "killed")
+    calm.wraps = killed.wraps = nn.Module.train
+    one = alone(calm)
+    killed.after = Kills(tmp_path, "1 after 5").of("after")
+    killed.options = {**EXACT, "checkpoint": {"interval_steps": 1, "min_gap_s": 0}}
+    lost = start(2, killed, tmp_path)
+    found = start(3, killed, tmp_path)
+
+    assert (one["phase"], one["hooks"]) == ("completed", 0)
+    assert len(steps_of(calm.run_dir)[0][-1]) == 1
+    assert lost[1] is None
+    assert found == [one] * 3
+    assert steps_of(killed.run_dir) == steps_of(calm.run_dir)
+
+
+def test_train_needs_no_process_group(monkeypatch):
+    """What torchrun has set is enough: nothing is sent."""
+    for name, value in {"LOCAL_RANK": "1", "RANK": "1", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    settings = read_settings(EXACT)
+
+    assert place_of_train(settings, nn.Linear(2, 2)) == (1, 2)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
+    with pytest.raises(SetupRefused, match="several machines"):
+        place_of_train(settings, nn.Linear(2, 2))
+
+
+def test_train_takes_the_model_without_its_wrapper(tmp_path):
+    """It would make the passes beside the wrapper."""
+    found = start(2, Trained(tmp_path / "run"), tmp_path)
+
+    assert all("pass the model that it wraps" in one["error"] for one in found), found

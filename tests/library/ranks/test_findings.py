@@ -30,8 +30,8 @@ class Sick(Watching):
     `quarantined`: batches that are ordered into quarantine after the first step.
     """
 
-    def __init__(self, folder, rank, *, quarantined=(), **options):
-        super().__init__(folder / "run", samples=2 * WHOLE * BATCH, epochs=3, **options)
+    def __init__(self, folder, rank, *, ranks=2, quarantined=(), **options):
+        super().__init__(folder / "run", samples=ranks * WHOLE * BATCH, epochs=3, **options)
         self.sick, self.quarantined = rank, quarantined
         self.factor = lambda mine, epoch, batch: float("nan") if self.is_sick(mine, epoch, batch) else 1.0
         self.order = self.put_away
@@ -82,6 +82,22 @@ def test_the_run_ends_with_the_bits_of_one_that_never_met_those_batches(sick, tm
     calm = start(2, Sick(tmp_path, 1, quarantined=put), tmp_path)
 
     assert not of(sound(tmp_path / "run"), m.RolledBack)
+    assert bits_of(calm) == bits_of(found)
+
+
+@pytest.mark.torture
+def test_the_last_of_three_ranks_leads_all_back_and_the_bits_are_those_of_a_calm_run(tmp_path):
+    """With three ranks a sum depends on its order: the buckets' layout must be that of the run before."""
+    (tmp_path / "calm").mkdir()
+    found = start(3, Sick(tmp_path, 2, ranks=3), tmp_path)
+    events = sound(tmp_path / "run")
+    put = [one.batches for one in of(events, m.QuarantineAdded)]
+    calm = start(3, Sick(tmp_path / "calm", 2, ranks=3, quarantined=put), tmp_path / "calm")
+
+    assert [one.get("error") for one in found] == [None] * 3
+    assert found[0]["seen"] == found[1]["seen"] == found[2]["seen"]
+    assert len(of(events, m.RolledBack)) == 1
+    assert not of(sound(tmp_path / "calm" / "run"), m.RolledBack)
     assert bits_of(calm) == bits_of(found)
 
 
@@ -153,14 +169,15 @@ STRUCK, EPOCHS = 300, 36
 class Struck(Watching):
     """The last layer of every rank is negated after a step, until the run has gone back."""
 
-    def __init__(self, folder, **options):
+    def __init__(self, folder, ranks, **options):
         super().__init__(folder / "run", epochs=EPOCHS, **options)
+        self.rows = rows(64 * ranks)
         self.model, self.order = four_classes, lambda *_: None
 
     def loader(self):
         """Return this rank's loader and its sampler: 16 batches."""
-        sampler = DistributedSampler(rows(128), seed=2)
-        return DataLoader(rows(128), 4, sampler=sampler), sampler
+        sampler = DistributedSampler(self.rows, seed=2)
+        return DataLoader(self.rows, 4, sampler=sampler), sampler
 
     def look(self, program, rank, step):
         """Damage the model, and see it."""
@@ -175,17 +192,18 @@ def four_classes():
 
 
 @pytest.mark.sample(1)
+@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("trial", [True, False], ids=["tries both ways", "goes on"])
-def test_a_rise_that_stays_is_tried_both_ways_on_all_ranks(tmp_path, trial):
+def test_a_rise_that_stays_is_tried_both_ways_on_all_ranks(tmp_path, trial, ranks):
     """A loop computes its loss itself, so nothing can be compared: all ranks go back, and the better branch lives."""
-    program = Struck(tmp_path, detect={"trial": trial})
-    found = start(2, program, tmp_path)
+    program = Struck(tmp_path, ranks, detect={"trial": trial})
+    found = start(ranks, program, tmp_path)
     events = sound(tmp_path / "run")
     compared, backs = of(events, m.StatesCompared), of(events, m.RolledBack)
     seen = found[0]["seen"]
 
-    assert [one.get("error") for one in found] == [None, None]
-    assert seen == found[1]["seen"]
+    assert [one.get("error") for one in found] == [None] * ranks
+    assert all(seen == one["seen"] for one in found)
     assert any(one.insured for one in of(events, m.InstabilityDetected))
     assert not of(events, m.ExceptionRaised)
     if not trial:

@@ -51,3 +51,21 @@ def test_a_group_of_which_somebody_is_killed_ends_with_the_same_bits(calm, tmp_p
     assert starts == 1 + len(kills)
     assert found == undisturbed
     assert not of(events, m.RerunDiverged)
+
+
+@pytest.mark.torture
+@pytest.mark.parametrize(
+    "kills",
+    [["1 before 4", "2 before 4"], ["0 before 4", "2 before 4"], ["recorder before 4", "1 before 4"]],
+    ids=", ".join,
+)
+def test_two_that_are_killed_at_once_change_no_bit_of_three_ranks(tmp_path, kills):
+    """Two of three ranks, or the recorder and a rank. If one is ended by the other's end first, it is killed later."""
+    (tmp_path / "calm").mkdir()
+    undisturbed = start(3, Program(tmp_path / "calm" / "run"), tmp_path / "calm")
+    found, starts = until_done(3, Kills(tmp_path, *kills).into(Program(tmp_path / "run")), tmp_path)
+
+    assert 2 <= starts <= 3
+    assert found == undisturbed
+    assert not list(tmp_path.glob("kill?"))
+    assert not of(sound(tmp_path / "run"), m.RerunDiverged)

@@ -162,10 +162,11 @@ def test_several_refused_settings_are_named_together():
 
 
 def test_train_is_refused_for_several_ranks(monkeypatch):
-    """Its forward pass is not made by DistributedDataParallel."""
-    with pytest.raises(SetupRefused, match=r"3 ranks train together, and train\(\) makes .*Call run\(\)"):
-        ranks.refuse_train(Place(0, 3), Settings())
-    ranks.refuse_train(ALONE, Settings())
+    """Its forward pass is not made by DistributedDataParallel. Exact sums are named, which need none."""
+    assert ranks.place_of_train(Settings(), nn.Linear(2, 2)) == ALONE
+    monkeypatch.setattr(ranks, "place_here", lambda: Place(0, 3))
+    with pytest.raises(SetupRefused, match=r"3 ranks .*train\(\) makes .*Call run\(\) .*\{exact: true, leaves: 3\}"):
+        ranks.place_of_train(Settings(), nn.Linear(2, 2))
 
 
 @pytest.mark.parametrize(("here", "ranks_", "is_refused"), [("2", 4, True), ("4", 4, False), ("", 2, False)])

@@ -11,7 +11,6 @@ from tests.library.ranks.groups import EPOCHS, Program, until_done
 from tests.recorded import events_of, of
 from tolariad.channel.group_page import GroupPage, Line
 from tolariad.core import messages as m
-from tolariad.library import crew, joined
 from tolariad.library.behind import Behind, Progress
 
 STEPS = EPOCHS * 5
@@ -50,11 +49,36 @@ def test_marks_count_from_point_to_point():
     page.close()
 
 
+def test_of_two_ranks_at_one_mark_the_one_with_fewer_collectives_is_behind():
+    """Within a backward pass there are no marks. A beat shows how many collectives a rank has begun."""
+    page = GroupPage.create(2)
+    other = GroupPage(os.dup(page.descriptor), 2, 1)
+    begun = {0: 7, 1: 6}
+    page.collectives, other.collectives = (lambda: begun[0]), (lambda: begun[1])
+    seen = Progress()
+    page.beat(0, 1)
+    other.beat(1, 1)
+
+    assert seen.look(page.progress, 0.2) is None
+    assert seen.look(page.progress, 0.2) == Behind(1, 0.2)
+    begun[1] = 7
+    other.beat(1, 2)
+    assert seen.look(page.progress, 0.2) is None
+    assert seen.look(page.progress, 0.2) is None
+    begun[0] = 9
+    page.beat(0, 2)
+    other.mark()
+    assert seen.look(page.progress, 0.2) is None
+    assert seen.look(page.progress, 0.2) == Behind(0, 0.2)
+    other.close()
+    page.close()
+
+
 class Sleeping(Program):
-    """One rank sleeps once: in its epoch's code, with its data, in its forward pass, or before its step."""
+    """One rank sleeps once: in its epoch's code, with its data, in a pass, or before its step."""
 
     def __init__(self, folder, rank, place):
-        super().__init__(folder / "run")
+        super().__init__(folder / "run", trainer={"silent_s": 3.0})
         self.rank, self.place, self.once = rank, place, folder / "once"
         self.once.touch()
 
@@ -68,6 +92,7 @@ class Sleeping(Program):
     def train(self, run, rank, model, sampler):
         """Be the loop."""
         model.module[2].register_forward_pre_hook(lambda *_: self.sleep(rank, "forward"))
+        model.module[0].weight.register_hook(lambda _: self.sleep(rank, "backward"))
         for epoch in run.epochs(self.epochs):
             sampler.set_epoch(epoch)
             for batch in run.batches():
@@ -78,21 +103,23 @@ class Sleeping(Program):
             run.validated(loss=float(rank))
 
 
-@pytest.mark.sample(2)
-@pytest.mark.parametrize("rank", [0, 1])
-@pytest.mark.parametrize("place", ["data", "forward", "after", "epoch"])
-def test_a_rank_that_sleeps_is_named_and_killed(tmp_path, monkeypatch, rank, place):
+PLACES = ["data", "forward", "backward", "after", "epoch"]
+
+
+@pytest.mark.sample(1)
+@pytest.mark.parametrize(
+    ("ranks", "rank", "place"),
+    [*((2, rank, place) for rank in (0, 1) for place in PLACES), *((3, 2, place) for place in PLACES)],
+)
+def test_a_rank_that_sleeps_is_named_and_killed(tmp_path, ranks, rank, place):
     """Wherever it sleeps: the others would wait for half an hour, or for ever."""
-    monkeypatch.setattr(crew, "NAMED_S", 1.0)
-    for module in (crew, joined):
-        monkeypatch.setattr(module, "BEHIND_S", 3.0)
     program = Sleeping(tmp_path, rank, place)
-    found, starts = until_done(2, program, tmp_path)
+    found, starts = until_done(ranks, program, tmp_path)
     events = events_of(tmp_path / "run")
     told = [one.traceback for one in of(events, m.ExceptionRaised)] + [str(one) for one in of(events, m.TrainerDied)]
 
     assert starts > 1
     assert not program.once.exists()
-    assert found[0]["steps"] == STEPS
+    assert found[0]["steps"] == (STEPS if ranks == 2 else EPOCHS * 3)
     if rank:
-        assert any("rank 1 (process" in one and "was silent for" in one for one in told), told
+        assert any(f"rank {rank} (process" in one and "was silent for" in one for one in told), told

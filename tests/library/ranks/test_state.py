@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
+from tests.library.inside import written_at_once
 from tests.library.ranks.groups import BATCH, EPOCHS, Kills, Program, start, until_done
 from tests.library.small import CONFIG, data
 from tests.recorded import of, sound
@@ -141,3 +142,28 @@ def test_one_rank_of_torchrun_is_a_run_of_one_process(tmp_path):
     (found,) = start(1, Program(tmp_path / "run"), tmp_path)
 
     assert found["phase"] == "completed"
+
+
+class Printing(Program):
+    """The code after the batches of an epoch uses a name that the batches set."""
+
+    def train(self, run, rank, model, sampler):
+        """Be the loop."""
+        for epoch in run.epochs(self.epochs):
+            sampler.set_epoch(epoch)
+            for batch in run.batches():
+                self.step_of(run, batch, epoch, rank, model)
+                newest = batch
+            run.validated(loss=float(newest[0].sum()))
+
+
+def test_a_checkpoint_comes_after_the_code_that_ends_an_epoch(tmp_path, monkeypatch):
+    """One of the epoch's last batch would let the next start begin without a batch: each would fail in that code."""
+    written_at_once(monkeypatch.setattr)
+    often = {"checkpoint": {"interval_steps": 10, "min_gap_s": 0}, "checkpoint_interval_epochs": 100}
+    program = Kills(tmp_path, "1 before 13").into(Printing(tmp_path / "run", **often))
+    found, starts = until_done(2, program, tmp_path)
+    (_, again) = of(sound(tmp_path / "run"), m.TrainingStarted)
+
+    assert (starts, again.step) == (2, 10)
+    assert [one["phase"] for one in found] == ["completed"] * 2

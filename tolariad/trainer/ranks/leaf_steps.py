@@ -23,6 +23,7 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.ranks.exact import ExactSum, RankLost
 from tolariad.trainer.ranks.stepping import StepperOfRanks
 from tolariad.trainer.step.gradients import numbers_of, refuse_without_loss, scalar
+from tolariad.trainer.step.metrics import on_host
 from tolariad.trainer.step.several import StepperOfUpdates
 
 if TYPE_CHECKING:
@@ -59,8 +60,17 @@ def sums_of(setup: Setup, mapping: int | None, waiting: Callable[[], None], mode
         rng_seed=setup.rng_seed,
         generators=tuple(_held_by(setup.model)),
         numbers=NUMBERS,
+        limit_s=setup.settings.trainer.silent_s,
         waiting=waiting,
     )
+
+
+def take_told(setup: Setup, sums: ExactSum) -> None:
+    """Take the metrics of all leaves of a step, in their order, as one process takes those of its micro-batches."""
+    told = sums.told
+    for one in told:
+        if one:
+            setup.metrics.log(one, len(told))
 
 
 def _held_by(model: nn.Module) -> Iterator[Generator]:
@@ -96,6 +106,10 @@ class StepperOfLeaves(StepperOfUpdates):
             raise
         self.finish(found, len(batches))
 
+    def close(self) -> None:
+        """Leave the model's layers as they were."""
+        self._sums.close()
+
     def _await_end(self) -> None:
         """A rank is lost: wait for what follows from that, so that this rank's error is not taken for the task's."""
         give_up = time.monotonic() + _ENDED_S
@@ -111,22 +125,23 @@ class StepperOfLeaves(StepperOfUpdates):
             for leaf in block:
                 digest = digest_of((batches[leaf],))
                 with sums.leaf(leaf):
-                    loss = self._backward(batches[leaf], len(batches), of=len(block))
+                    loss = self._backward(leaf, batches[leaf], len(batches))
                     sums.note(leaf, loss.item(), digest)
             self.of_sum(whole.close)
+        take_told(setup, sums)
         self.of_leaves([int(digest) for _, digest in sums.numbers])
         losses = [torch.tensor(loss, dtype=torch.float64, device=setup.device) for loss, _ in sums.numbers]
         return numbers_of(setup, losses, step)
 
-    def _backward(self, batch: Any, leaves: int, *, of: int) -> torch.Tensor:
-        """Compute the gradients of one leaf. `of`: how many leaves this rank has in the step."""
+    def _backward(self, leaf: int, batch: Any, leaves: int) -> torch.Tensor:
+        """Compute the gradients of one leaf of a step of so many, and tell its metrics."""
         setup = self._setup
         if setup.moves:
             batch = to_device(batch, setup.device)
         with setup.forward():
             returned = setup.task.loss(setup.model, batch)
         if isinstance(returned, dict):
-            setup.metrics.log(returned, of, but="loss")
+            self._sums.tell(leaf, on_host(returned, but="loss"))
             returned = returned["loss"] if "loss" in returned else refuse_without_loss(returned)
         return self.add_gradients(setup, scalar(returned), leaves, "the loss that loss(model, batch) returns")
 

@@ -16,7 +16,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from tolariad.core import messages as m
-from tolariad.trainer.torch_private.ddp import around_buffers
+from tolariad.trainer.torch_private.ddp import around_buffers, begun_collectives
 from tolariad.trainer.torch_private.graphs import at_end_of_backward
 
 if TYPE_CHECKING:
@@ -50,9 +50,14 @@ class RankClock:
         self._told = clock() - _REPORTED_NS + _FIRST_NS
 
     def watch(self, model: Any) -> None:
-        """Take the time in which a model in DistributedDataParallel sends buffers, and waits for that, for wait."""
+        """Take the time in which a model in DistributedDataParallel sends buffers, and waits for that, for wait.
+
+        Show others how many collectives it has begun: within a backward pass there are no marks.
+        """
         self._model = model
         around_buffers(model, self.of_wait)
+        if (begun := begun_collectives(model)) is not None:
+            self._page.collectives = begun
 
     def of_wait(self, call: Callable[[], None]) -> None:
         """Make a call that waits for other ranks."""

@@ -151,10 +151,7 @@ class StepMetrics:
 
     def _slot_of(self, name: Any) -> int:
         """Give a new name its place. Raises SetupRefused."""
-        if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
-            raise SetupRefused(
-                f"{name!r} is no name of a metric: that is a text of 1 to {NAME_CHARACTERS_MAX} printable characters"
-            )
+        _require_name(name)
         if len(self._slots) >= METRICS_MAX:
             raise SetupRefused(
                 f"the metric {name!r} is one too many: a run has at most {METRICS_MAX} names of step metrics. Give "
@@ -164,6 +161,27 @@ class StepMetrics:
         self.new.append(name)
         self._row.append(_NAN)
         return slot
+
+
+def on_host(values: Mapping[Any, Any], *, but: str | None = None) -> dict[str, float]:
+    """Return numbers, or tensors with one element, as numbers of the host: as `log` takes them. Raises SetupRefused."""
+    found = {}
+    for name, value in values.items():
+        if name == but:
+            continue
+        if (number := _read(value)) is not None:
+            _require_name(name)
+            found[name] = float(number)
+        elif but is None:
+            raise SetupRefused(_no_number(name, value))
+    return found
+
+
+def _require_name(name: Any) -> None:
+    if not isinstance(name, str) or not 0 < len(name) <= NAME_CHARACTERS_MAX or not name.isprintable():
+        raise SetupRefused(
+            f"{name!r} is no name of a metric: that is a text of 1 to {NAME_CHARACTERS_MAX} printable characters"
+        )
 
 
 def _read(value: Any) -> float | torch.Tensor | None:

@@ -100,6 +100,9 @@ class Stepper:
         """Skip these batches, from the next one on."""
         self._quarantined = order.batches
 
+    def close(self) -> None:
+        """Leave the model as it was before this trainer."""
+
     # -- where training stands -----------------------------------------------------------------------------------------
 
     def stand_at(self, position: Position) -> None:

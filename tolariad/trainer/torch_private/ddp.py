@@ -1,4 +1,4 @@
-"""What torch has no public way for in DistributedDataParallel: the layout of its buckets, and when it sends buffers.
+"""What torch has no public way for in DistributedDataParallel: the layout of its buckets, when it sends, how far it is.
 
 torch lays the gradients out in buckets, and after the first backward pass lays them out anew, in the order in which
 they became ready. The order of a sum over three ranks or more depends on the place in a bucket, so a run that was
@@ -15,6 +15,7 @@ from tolariad.trainer.torch_private.choice import private
 _OFF: Final = "the bits of a resumed run of three ranks or more may differ"
 
 
+_UNNAMED: Final = "a rank that is silent within its own backward pass may not be named"
 _SEND: Final = "_sync_buffers"
 
 
@@ -55,3 +56,21 @@ def around_buffers(model: Any, call: Callable[[Callable[[], None]], None]) -> No
     """Let `call` make the call by which rank 0's buffers are sent to all ranks. Without the name nothing is done."""
     if private(type(model), _SEND) is not None:
         setattr(model, _SEND, _Around(model, call))
+
+
+def begun_collectives(model: Any) -> Callable[[], int] | None:
+    """Return what counts the collectives that this rank has begun in the group of a model in DistributedDataParallel.
+
+    Any thread may call it. A sent or received tensor counts too. None if the model is not wrapped, or this torch has no
+    such function.
+    """
+    if model is None or (count := private(model.process_group, "_get_sequence_number_for_group", _UNNAMED)) is None:
+        return None
+
+    def begun() -> int:
+        try:
+            return int(count())
+        except RuntimeError:  # the group's own end, or a backend that does not count
+            return 0
+
+    return begun

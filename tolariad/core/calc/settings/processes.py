@@ -25,6 +25,13 @@ class TrainerSettings(Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             "built: as auto, and it builds the task while the trainer trains (CPU only)"
         ),
     ] = "auto"
+    silent_s: Annotated[
+        units.PositiveSeconds,
+        Meta(
+            description="a rank of a program that the others have waited for so long is killed: longer than what one "
+            "rank does alone, such as a validation (docs/ranks.md)"
+        ),
+    ] = 600.0
 
 
 class Parallel(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -26,7 +26,8 @@ def refused_for_ranks(settings: Settings) -> Iterator[tuple[str, str]]:
         yield "strategy", "seeds and strategies (strategy)"
     if settings.compile:
         yield "compile", "compile"
-    if settings.stop.tokens is not None:
+    # Exact sums have the metrics of all leaves on every rank, and so the tokens.
+    if settings.stop.tokens is not None and not settings.parallel.exact:
         yield "stop.tokens", "stop.tokens"
     if settings.parallel.exact and settings.precision == "fp16":
         yield "precision", "precision fp16 with exact sums"

@@ -13,6 +13,7 @@ from tolariad.trainer.errors import SetupRefused
 from tolariad.trainer.ranks.exact import order
 from tolariad.trainer.ranks.exact.layout import Layout
 from tolariad.trainer.ranks.exact.meeting import LINE_BYTES
+from tolariad.trainer.ranks.exact.told import TOLD_BYTES, Told
 
 _PAGE: Final = 4096
 
@@ -20,7 +21,7 @@ _PAGE: Final = 4096
 class GradientMemory:
     """The parts of the mapping, as tensors. All ranks compute the same places from the same model and settings.
 
-    `lines`: bytes [ranks * LINE_BYTES]. `numbers`: float64 [leaves, count].
+    `lines`: bytes [ranks * LINE_BYTES]. `numbers`: float64 [leaves, count]. `told`: what each leaf tells (told.py).
     `present`: bytes [slots, parameters], 1 if there is a gradient. `gradients`: bytes [slots, size of a copy].
     `updated`: bytes [leaves, tensors], 1 if the leaf has the statistic. `statistics`: bytes [leaves, size of a copy].
     """
@@ -40,6 +41,7 @@ class GradientMemory:
             slots * len(parameters.places),
             leaves * len(buffers.places),
             leaves * buffers.size,
+            leaves * TOLD_BYTES,
             slots * parameters.size,
         )
         begins, end = [], 0
@@ -47,14 +49,16 @@ class GradientMemory:
             begins.append(end)
             end += -(-size // _PAGE) * _PAGE
         self.size = end
-        whole = torch.frombuffer(_mapped(descriptor, end), dtype=torch.uint8)
+        mapped = _mapped(descriptor, end)
+        whole = torch.frombuffer(mapped, dtype=torch.uint8)
         parts = [whole[begin : begin + size] for begin, size in zip(begins, sizes, strict=True)]
         self.lines = parts[0]
         self.numbers = parts[1].view(torch.float64).view(leaves, count)
         self.present = parts[2].view(slots, -1)
         self.updated = parts[3].view(leaves, -1) if buffers.places else parts[3].view(leaves, 0)
         self.statistics = parts[4].view(leaves, buffers.size)
-        self.gradients = parts[5].view(slots, -1)
+        self.told = Told(memoryview(mapped)[begins[5] : begins[5] + sizes[5]])
+        self.gradients = parts[6].view(slots, -1)
 
 
 def _mapped(descriptor: int | None, size: int) -> mmap.mmap:

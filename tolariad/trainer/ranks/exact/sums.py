@@ -15,7 +15,7 @@ A parameter that no leaf uses has no gradient after the sum.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from hashlib import blake2b
 from typing import Final
@@ -119,6 +119,7 @@ class ExactSum:
         # Which parameters have a gradient in the copy that is being filled.
         self._has: list[int] = []
         self._numbers: list[list[float]] = []
+        self._told: list[dict[str, float]] = []
         self.engine = f"exact sums: chain of {leaves} leaves, {torch.get_num_threads()} threads"
         self._introduce()
 
@@ -186,6 +187,7 @@ class ExactSum:
             raise ValueError(f"leaf {leaf} was begun, but leaf {self._next} comes next")
         seed_leaf(self._rng_seed, self._step, leaf, self._held)
         self._memory.numbers[leaf] = math.nan
+        self._memory.told.drop(leaf)
         with self._no_sync(), self._statistics.of(leaf):
             yield
         with torch.no_grad():
@@ -195,6 +197,15 @@ class ExactSum:
     def note(self, leaf: int, *values: float) -> None:
         """Keep the numbers of a leaf, its loss for example, for all ranks: inside of the block. Else they are NaN."""
         self._memory.numbers[leaf] = torch.tensor(values, dtype=torch.float64)
+
+    def tell(self, leaf: int, metrics: Mapping[str, float]) -> None:
+        """Keep metrics of a leaf for all ranks: inside of the block, once. Raises SetupRefused if they are too long."""
+        self._memory.told.put(leaf, metrics)
+
+    @property
+    def told(self) -> list[dict[str, float]]:
+        """The metrics of all leaves of the last step, in their order."""
+        return self._told
 
     @property
     def numbers(self) -> list[list[float]]:
@@ -267,6 +278,7 @@ class ExactSum:
         present = self._memory.present[:slots]
         add_up(self._layout, self._pieces, present, self._memory.gradients[:slots])
         self._numbers = self._memory.numbers[:leaves].tolist()
+        self._told = self._memory.told.of(leaves)
         self._statistics.apply(leaves)
         self._meeting.meet()
         used = present.any(dim=0).tolist()
