@@ -257,8 +257,7 @@ class SegmentView:
 
     def refresh(self) -> None:
         """Drop the window and read the file's length again: a live writer may have changed both."""
-        self._window = b""
-        self.size = self._opened().size()
+        self._window, self.size = b"", self._opened().size()
 
     def _at(self, offset: int, length: int) -> int:
         """Return the position of `offset` in the window. Move the window unless it has `length` bytes there."""
@@ -266,8 +265,7 @@ class SegmentView:
         if at < 0 or at + length > len(self._window):
             try:
                 self._window = self.read(offset, max(length, _WINDOW_BYTES))
-            except JournalDamaged:
-                # Of a packed segment: only the piece after what is asked for may be damaged.
+            except JournalDamaged:  # maybe only in a packed piece after what is asked for
                 self._window = self.read(offset, length)
             self._window_at, at = offset, 0
         return at
@@ -287,9 +285,7 @@ class SegmentView:
         # Without the window: this looks at single places, and would move the window of a walk that is under way.
         head = self.read(offset, HEADER_BYTES)
         header = parse_entry(head) if len(head) == HEADER_BYTES else Flaw.NOTHING
-        if isinstance(header, Flaw):
-            return header
-        return header if self._in_place(header, header.offset) else Flaw.MISPLACED
+        return header if isinstance(header, Flaw) or self._in_place(header, header.offset) else Flaw.MISPLACED
 
     def peek(self, offset: int, length: int) -> bytes:
         """Read through the window. Use it for bytes just after a frame."""

@@ -152,7 +152,8 @@ def test_a_stage_that_a_changed_configuration_announced_names_its_keys(events, c
     at = step_at(events, 11)
     begins = m.BeginStage(why="the configuration changed: stop.steps")
     keys = ("logging.level", "stop.steps")
-    changed = m.ConfigChanged(config="{}", config_hash="0" * 64, policy=m.Policy(), keys=keys)
+    policy = next(one.policy for one in events if isinstance(one, m.RunStarted))
+    changed = m.ConfigChanged(config="{}", config_hash="0" * 64, policy=policy, keys=keys)
     given = m.OrderGiven(order=begins, why=begins.why, cause=at + 1)
     acted = m.OrderActed(
         order=begins,
