@@ -8,7 +8,6 @@ compares it with the rows that the same function returns for the events. Only th
 
 from __future__ import annotations
 
-import logging
 import math
 import sys
 from array import array
@@ -28,7 +27,6 @@ from journal.scan import check_link, refusal, settle
 from journal.segment import SegmentView, Walk, list_segments
 from journal.tail import Decision
 
-_log = logging.getLogger(__name__)
 # Column types, by the array module's codes: 64 bits each, little-endian on disk.
 TYPES: Final = {"q": "signed integers", "Q": "unsigned integers", "d": "floats"}
 _VALUE_BYTES: Final = 8
@@ -128,7 +126,11 @@ class Gathering:
             # The events are already durable and the table is derived, so the commit succeeds. A table with a missing
             # row would be wrong, so this segment gets none.
             self.lost = f"{type(error).__name__}: {error}"
-            _log.warning("An event has no row (%s). The segment will be closed without its step table.", self.lost)
+            import logging  # a reader never gets here
+
+            logging.getLogger(__name__).warning(
+                "An event has no row (%s). The segment will be closed without its step table.", self.lost
+            )
 
     def _fitted(self, row: TableRow) -> TableRow:
         """Return the row with NaN for the further values that it lacks. Add the columns that are missing for it."""

@@ -6,7 +6,6 @@ passes syncs on in its own way. Both are refused by name unless the caller allow
 
 from __future__ import annotations
 
-import ctypes
 import os
 from pathlib import Path
 from typing import Final
@@ -45,6 +44,8 @@ _STATFS_BYTES: Final = 256
 
 def file_system_magic(path: Path) -> int:
     """Return the type of the file system that contains a path. Raises OSError."""
+    import ctypes  # only a writer asks
+
     found = ctypes.create_string_buffer(_STATFS_BYTES)
     # os.statvfs has no f_type, and Python has no statfs, so the C library is called.
     libc = ctypes.CDLL(None, use_errno=True)

@@ -14,8 +14,6 @@ Every writer keeps these rules, and every reader may rely on them:
 * Fields are only added, in the reserved bytes. If an older reader must not ignore a field, an incompatible flag is set.
 """
 
-from __future__ import annotations
-
 import enum
 import struct
 from typing import Annotated, Final, NamedTuple, get_type_hints

@@ -6,14 +6,12 @@ import io
 import json
 import os
 import shlex
-from types import SimpleNamespace
 
 import click
 import pytest
 from click.shell_completion import ShellComplete
 
 from tests.cli.test_operations_page import ALL
-from tolariad.cli import long_work
 from tolariad.cli.examples import EXAMPLES, put_examples
 from tolariad.cli.long_work import Line, bar
 from tolariad.cli.tolaria import tolaria as tolaria_command
@@ -129,7 +127,7 @@ def test_a_bar_is_drawn_by_share_or_by_time():
 def test_a_bar_is_seen_on_a_terminal_alone_and_is_gone_at_the_end(monkeypatch):
     """It draws by itself, also while the work says nothing. On a pipe not one byte is written."""
     terminal, pipe = Terminal(), io.StringIO()
-    monkeypatch.setattr(long_work, "shutil", SimpleNamespace(get_terminal_size=lambda: os.terminal_size((60, 24))))
+    monkeypatch.setattr("shutil.get_terminal_size", lambda: os.terminal_size((60, 24)))
     with bar("reading", stream=terminal, wait_s=0.0):
         while "reading" not in terminal.getvalue():
             pass

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import random
 from datetime import UTC, datetime
 
 import pytest
 
-from journal import Journal, Reader
+from journal import FrameKind, Journal, Reader
 from tests.core.simulate import World, find, until
 from tests.forensics.differences.written import write
 from tolariad.core import messages as m
 from tolariad.core.messages.vocabulary import decode_event, encode_event
 from tolariad.core.state.run_state import RunState, apply, capture
 from tolariad.forensics import moment
-from tolariad.forensics.moment import NoSuchStep, seq_at, state_at
+from tolariad.forensics.moment import NoSuchStep, end_of, seq_at, state_at
 from tolariad.forensics.positions import BadPosition, JournalPosition, PositionKind, parse_position
 from tolariad.forensics.timeline import Query, brief, forwards
 
@@ -126,3 +128,57 @@ def test_a_step_of_a_long_branch_is_found_by_halving(monkeypatch, long_run, bran
 def test_a_step_of_the_living_line_of_a_long_run(long_run, step, branch):
     """Branch 1 was left before its first step was reached again."""
     assert completed(long_run, seq_at(long_run, JournalPosition(PositionKind.STEP, step))) == (branch, step)
+
+
+def written(folder, events, captured):
+    """Write a journal whose newest capture is the state after so many of its events."""
+    states = [RunState()]
+    for event in events:
+        states.append(apply(states[-1], event))
+    with Journal.open(folder) as journal:
+        journal.begin(
+            run_id=bytes(16), context_hash=bytes(32), capture=lambda: capture(RunState()), wall_ns=1, boot_id=bytes(16)
+        )
+        for count, event in enumerate(events, 1):
+            at = states[count].progress
+            journal.commit([encode_event(event)], epoch=at.epoch, step=at.step, wall_ns=event.wall, mono_ns=event.mono)
+            if count == captured:
+                journal.mark(FrameKind.CAPTURE, capture(states[count]), wall_ns=event.wall, mono_ns=event.mono)
+    return states[-1]
+
+
+def test_the_end_is_that_of_the_fold(tmp_path):
+    """Wherever the newest capture is, and wherever the journal ends: before a rollback, after it, and between."""
+    seed = int(os.environ.get("TOLARIA_SEED", random.randrange(1 << 30)))
+    print(f"TOLARIA_SEED={seed}")
+    rng = random.Random(seed)
+    world = until(World(0), 10)
+    world.command(m.Rollback(epoch=1))
+    world.run()
+    back = next(at for at, one in enumerate(world.events, 1) if isinstance(one, m.RolledBack))
+    lengths = [back - 1, back, back + 1, back + 2, len(world.events), *rng.choices(range(1, len(world.events)), k=12)]
+    for number, length in enumerate(lengths):
+        for captured in {0, rng.randrange(length + 1), length, min(length, back - 1), min(length, back)}:
+            folder = tmp_path / f"{number}-{captured}"
+            state = written(folder, world.events[:length], captured)
+            with Reader(folder) as reader:
+                found = end_of(reader)
+            assert found == (state.seq, state.progress.step, state.rollbacks.branches), (length, captured)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_only_a_step_and_a_rollback_say_at_which_step_a_run_is(seed):
+    """The end of a run is found by them alone."""
+    world = until(World(seed), 10)
+    world.command(m.Rollback(epoch=1))
+    world.run()
+    state, others = RunState(), 0
+    for event in world.events:
+        after = apply(state, event)
+        if not isinstance(event, m.StepCompleted | m.RolledBack):
+            assert after.progress.step == state.progress.step, event
+            others += 1
+        if not isinstance(event, m.RolledBack):
+            assert after.rollbacks.branches == state.rollbacks.branches, event
+        state = after
+    assert others > 20

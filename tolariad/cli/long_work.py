@@ -7,7 +7,6 @@ that it goes on, and for how long.
 
 from __future__ import annotations
 
-import shutil
 import sys
 import threading
 import time
@@ -77,8 +76,10 @@ def bar(
 def _draw(line: Line, stream: TextIO, wait_s: float, over: threading.Event) -> None:
     if over.wait(wait_s):
         return
+    from shutil import get_terminal_size
+
     while True:
-        text = line.drawn(time.monotonic(), shutil.get_terminal_size().columns)
+        text = line.drawn(time.monotonic(), get_terminal_size().columns)
         print(f"{_CLEAN}{text}", end="", file=stream, flush=True)
         if over.wait(_EVERY_S):
             break

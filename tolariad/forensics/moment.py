@@ -7,7 +7,7 @@ that the run has not reached raises NotReached; it is never answered with anothe
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from journal.errors import JournalDamaged
 from journal.reader import Reader
@@ -18,8 +18,10 @@ from tolariad.core.calc.steps.many import ManySteps
 from tolariad.core.calc.steps.table import steps_in
 from tolariad.core.state.replay import Replayed, newest_usable, replay_records
 from tolariad.forensics.positions import JournalPosition, PositionKind
-from tolariad.forensics.timeline import brief, entry_of_step, last_at
+from tolariad.forensics.timeline import Query, backwards, brief, entry_of_step, last_at
 
+# The events that say at which step a run is: no other changes that.
+_AT_A_STEP: Final = ("StepCompleted", "RolledBack")
 # So few events are read sooner than a further one is found by halving.
 _NEAR_ENOUGH: Final = 128
 
@@ -50,6 +52,30 @@ def _records(reader: Reader, after_seq: int, until_seq: int | None) -> Iterator[
             raise
 
 
+class End(NamedTuple):
+    """The last event of a run, its last step, and its branches."""
+
+    seq: int
+    step: int
+    branches: Branches
+
+
+def end_of(reader: Reader) -> End:
+    """Return what `state_at` says of the end, without folding the steps after the newest capture.
+
+    Raises JournalDamaged. Raises ReplayError only if the run went back after the capture.
+    """
+    state, last_seq = newest_usable(reader.captures()), reader.last_seq
+    after = Query(types=_AT_A_STEP, since=JournalPosition(PositionKind.SEQ, state.seq + 1))
+    last = next(backwards(reader, after), None)
+    told = brief(last.event) if last is not None else None
+    if told is not None and (told.type != "StepCompleted" or told.branch != state.progress.branch or told.step is None):
+        state = state_at(reader).state
+        return End(state.seq, state.progress.step, state.rollbacks.branches)
+    step = told.step if told is not None and told.step is not None else state.progress.step
+    return End(last_seq, step, state.rollbacks.branches)
+
+
 def seq_at(reader: Reader, position: JournalPosition) -> int:
     """Return the event after which the run was at `position`. For a step: the event that records it.
 
@@ -62,8 +88,7 @@ def seq_at(reader: Reader, position: JournalPosition) -> int:
         raise NotReached(f"epoch {position.value} has not begun")
     if position.kind is not PositionKind.STEP:
         return last_at(reader, position)
-    state = state_at(reader).state
-    branches, last = state.rollbacks.branches, state.progress.step
+    _, last, branches = end_of(reader)
     if position.branch is None and position.value > last:
         raise NotReached(f"step {position.value} has not been reached: the last one is {last}")
     if branches.forks or position.branch:

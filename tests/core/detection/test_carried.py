@@ -7,8 +7,9 @@ import random
 
 import msgspec
 
-from tolariad.core.calc.detection.carried import Loud, loud, with_loud
+from tolariad.core.calc.detection.carried import loud, with_loud
 from tolariad.core.calc.detection.detector import Detector
+from tolariad.core.calc.detection.loud import Loud
 from tolariad.core.calc.detection.rules import Finding
 
 

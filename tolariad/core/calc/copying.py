@@ -1,7 +1,5 @@
 """Structs that are made from others with fields of the same names."""
 
-from __future__ import annotations
-
 from functools import cache
 from typing import Any, Self
 

@@ -3,8 +3,6 @@
 Promises: a change is data that the task's own code can repeat: a name and arguments as JSON.
 """
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from tolariad.core.calc.bounds import COUNT_MAX, NOTE_CHARACTERS_MAX, unit

@@ -4,8 +4,6 @@ Promises: an event is one flat map on disk (`type`, `wall`, `mono`, `cause`, `ro
 has its default is left out, so a field can be added later without changing a byte of older journals.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Self
 
 import msgspec
@@ -54,7 +52,7 @@ class Event(Copying, frozen=True, kw_only=True, omit_defaults=True, tag_field="t
         """Return the name of the order that the event accepts, or ""."""
         return self.ORDER
 
-    def caused_by(self, at: Cause | None) -> Self:
+    def caused_by(self, at: "Cause | None") -> Self:
         """Return the event with this cause; None: the event that its rule reacts to."""
         return self if at is None else replace(self, cause=at.seq, root=at.root)
 

@@ -11,8 +11,6 @@ BoundaryAsked and BoundaryClosed.
 Promises: a cause is a key. Causes do not rise in the order of sending, so nothing compares two of them.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Self
 
 from tolariad.core.calc.copying import Copying

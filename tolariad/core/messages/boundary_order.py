@@ -1,7 +1,5 @@
 """Every kind of boundary order, as one tagged union, and the three events that an order may become."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias, TypeVar, Union
 
 from msgspec import Struct

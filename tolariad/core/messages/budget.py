@@ -3,8 +3,6 @@
 The measurements of one budget are a histogram. `core.calc.health.histogram` has the bounds of its buckets.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated
 

@@ -1,7 +1,5 @@
 """Checkpoints, and training from one: restoring, re-running the steps after it, and the result."""
 
-from __future__ import annotations
-
 import enum
 from typing import Final
 

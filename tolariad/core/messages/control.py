@@ -3,8 +3,6 @@
 docs/contributing.md shows how to add one.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from tolariad.core.calc.units import CallerId, Epoch, Sentence, Step

@@ -1,13 +1,11 @@
 """The health of a run: the detector's findings and the question about them, emergencies, conservative mode."""
 
-from __future__ import annotations
-
 import enum
 from typing import ClassVar, Final
 
 from msgspec.structs import asdict
 
-from tolariad.core.calc.detection.carried import Loud
+from tolariad.core.calc.detection.loud import Loud
 from tolariad.core.calc.detection.rules import Finding, Signal, Verdict
 from tolariad.core.calc.units import Batch, Epoch, Seconds, Step
 from tolariad.core.messages.base import Event, Report, TrainerEffect

@@ -5,15 +5,13 @@ trainer to measure both states, and StatesCompared or ComparisonAborted ends it.
 goes back by a rollback like any other.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import ClassVar
 
 import msgspec
 
-from tolariad.core.calc.detection.carried import Loud
 from tolariad.core.calc.detection.comparison import Judgement, Losses
+from tolariad.core.calc.detection.loud import Loud
 from tolariad.core.calc.units import Batch, Epoch, Loss, Step
 from tolariad.core.messages.base import Event, Report, TrainerEffect
 from tolariad.core.messages.boundary import BoundaryOrder

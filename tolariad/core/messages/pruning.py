@@ -5,8 +5,6 @@ open. It reads a committed checkpoint in a process of its own, and training goes
 is in `pruning_mask.py`.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, ClassVar
 

@@ -6,8 +6,6 @@ in MaskSetPassed or MaskSetRejected, or with a rollback to a state without the m
 Promises: an order that acts holds what a re-run or a restart needs to do the same without an analysis.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Self
 
 from msgspec.structs import replace

@@ -1,7 +1,5 @@
 """Quarantine: batches, checkpoints and seeds that must not be used again, by an order or after they did harm."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import msgspec

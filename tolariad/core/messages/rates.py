@@ -3,8 +3,6 @@
 Scheduled changes are no events: every step's report contains the rates that it used.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Final
 
 import msgspec

@@ -1,7 +1,5 @@
 """Hyper-parameters of optimizers other than the rate: an order for the optimizer, and its outcome."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from tolariad.core.calc.units import Name

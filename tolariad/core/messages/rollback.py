@@ -5,8 +5,6 @@ exactly one of RolledBack and RollbackAborted. In the fast tier `checkpoint` is 
 begins with StateCopied.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """The run as a whole: it starts, is recovered, goes on, stops, completes, fails or freezes; and the disk under it."""
 
-from __future__ import annotations
-
 import enum
 from typing import Final
 

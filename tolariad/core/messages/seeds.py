@@ -7,8 +7,6 @@ Promises: a MoveSeed that acts holds everything that a re-run or a restart needs
 forward pass.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar
 
 import msgspec

@@ -4,8 +4,6 @@ A snapshot is SnapshotBegun, then exactly one of SnapshotTaken and SnapshotAbort
 slot held before.
 """
 
-from __future__ import annotations
-
 import msgspec
 
 from tolariad.core.calc.units import Batch, Bytes, Epoch, Hex, Seconds, Step

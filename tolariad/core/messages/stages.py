@@ -5,8 +5,6 @@ anew. An announcement is a boundary order, whoever makes it: an operator, the us
 configuration. So a re-run repeats it at its place, and a rollback to before it undoes it.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, Final
 
 import msgspec

@@ -3,8 +3,6 @@
 A step is reported after its update was applied.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Final, TypeAlias
 

@@ -1,7 +1,5 @@
 """Messages of re-runs: steps after the newest checkpoint are made again and compared with the journal."""
 
-from __future__ import annotations
-
 import msgspec
 
 from tolariad.core.calc.units import Step

@@ -4,8 +4,6 @@ A question is StrategyAsked, then exactly one of StrategyAnswered and StrategyTi
 StrategyCommanded, and then the event of the order that it leads to, or CommandRefused.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, Final, TypeAlias
 

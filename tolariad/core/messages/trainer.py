@@ -1,7 +1,5 @@
 """The trainer's process: it is started, reports its execution context, dies or ends, and is started again."""
 
-from __future__ import annotations
-
 import enum
 from typing import TypeAlias
 

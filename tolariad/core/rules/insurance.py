@@ -18,8 +18,8 @@ from tolariad.core import messages as m
 from tolariad.core import queries as q
 from tolariad.core import state as st
 from tolariad.core.calc.detection import autopilot as ap
-from tolariad.core.calc.detection.carried import Loud
 from tolariad.core.calc.detection.comparison import judged
+from tolariad.core.calc.detection.loud import Loud
 from tolariad.core.calc.detection.place import Batch, later, ranges
 from tolariad.core.decision import Decision
 from tolariad.core.engine import At

@@ -8,8 +8,6 @@ tells.
 The event of a seed's move or a compaction is also the entry here, so that no crash comes between the two.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Protocol
 
 import msgspec

@@ -6,8 +6,6 @@ that the state of the current branch contains. At most one question is open; a r
 it. No generation is used twice, so a late answer is recognised as void.
 """
 
-from __future__ import annotations
-
 import hashlib
 import struct
 from collections.abc import Iterator

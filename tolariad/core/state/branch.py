@@ -15,8 +15,6 @@ bytes: a part that has a float with a default omits no defaults. msgspec compare
 gives back another object.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Final, Protocol, TypeVar
 

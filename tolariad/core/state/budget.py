@@ -9,8 +9,7 @@ that all of tolariad costs (percent) is shown and leads to nothing. The fold hol
 added up from the same events in `tolariad.telemetry.histograms`.
 """
 
-from __future__ import annotations
-
+from collections.abc import Callable, Mapping
 from functools import reduce
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final
 
@@ -25,8 +24,6 @@ from tolariad.core.state.fates import anew, set_back
 from tolariad.core.state.fold import ApplyTable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
     from tolariad.core.calc.settings.model import Settings
 
 BOUNDARY: Final = "epoch_boundary"
@@ -118,7 +115,7 @@ class BudgetState(msgspec.Struct, frozen=True):
         )
 
 
-def limits_of(settings: Settings) -> dict[str, float]:
+def limits_of(settings: "Settings") -> dict[str, float]:
     """Return the limits that the configuration sets to another value than the table."""
     changed = {}
     for budget in BUDGETS.values():
@@ -130,7 +127,7 @@ def limits_of(settings: Settings) -> dict[str, float]:
     return changed
 
 
-def breakers_of(settings: Settings) -> dict[str, m.BreakerLimits]:
+def breakers_of(settings: "Settings") -> dict[str, m.BreakerLimits]:
     """Return the breaker rules that the configuration gives for budgets."""
     return {name: m.BreakerLimits(**asdict(rule)) for name, rule in settings.breakers.items() if name in BUDGETS}
 

@@ -5,8 +5,6 @@ checkpoint of a run, the best and the newest ones. Training never begins from a 
 another shape than a model is still usable for a model that it fits.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Final, Protocol
 
 import msgspec

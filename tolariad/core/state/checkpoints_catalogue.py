@@ -1,7 +1,5 @@
 """The state of a checkpoint from its order on: values, and what each checkpoint may be used for."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import msgspec
@@ -29,7 +27,7 @@ class OpenCheckpoint(msgspec.Struct, frozen=True):
     script_seq: int = 0
     copy_of: str = ""
 
-    def passed(self, fork: tuple[int, int, int], orders: int | None) -> OpenCheckpoint:
+    def passed(self, fork: tuple[int, int, int], orders: int | None) -> "OpenCheckpoint":
         """Return the same checkpoint after the run went back to `fork`."""
         return self if self.fork is not None and self.fork < fork else replace(self, fork=fork, fork_orders=orders)
 

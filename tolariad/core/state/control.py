@@ -4,8 +4,6 @@ Invariants: an order is an event before it is acknowledged. A repeated id gets t
 refused order changes nothing, and is recorded only if the caller gave an id.
 """
 
-from __future__ import annotations
-
 from typing import Any, ClassVar, Final, Protocol
 
 import msgspec

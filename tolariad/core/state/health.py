@@ -10,8 +10,6 @@ slot does not germinate again. No name is used twice. The trainer always gets th
 from this one. A full quarantine takes no more entries.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, ClassVar, Final, Protocol
 
 import msgspec

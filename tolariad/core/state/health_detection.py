@@ -4,8 +4,6 @@ The slice counts findings. It holds the question of a trainer that waits. It
 also holds the averages that accuracy and step time are compared with.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

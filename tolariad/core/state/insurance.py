@@ -7,8 +7,6 @@ Invariants: a rollback restores nothing of it. At most two pins are held. At mos
 exactly once.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Protocol
 
 import msgspec
@@ -17,8 +15,8 @@ from msgspec.structs import replace
 from tolariad.core import messages as m
 from tolariad.core.calc.bounds import storable
 from tolariad.core.calc.detection import autopilot as ap
-from tolariad.core.calc.detection.carried import Loud
 from tolariad.core.calc.detection.comparison import Comparison
+from tolariad.core.calc.detection.loud import Loud
 from tolariad.core.calc.detection.place import Batch, earlier
 from tolariad.core.calc.detection.rules import Finding, Verdict
 from tolariad.core.state.fates import CONFIGURATION, anew, survives

@@ -6,8 +6,6 @@ back the others: the number of boundary orders tells which its target contains. 
 operator's order stay.
 """
 
-from __future__ import annotations
-
 from math import isfinite
 from typing import Annotated, Any, Final, Protocol
 

@@ -1,7 +1,5 @@
 """The parts of the slice of pruning: the open cycle, the newest analysis, masks in force, the safety window."""
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

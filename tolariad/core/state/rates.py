@@ -4,8 +4,6 @@ Invariant: the kernel and the trainer apply the same functions to the groups in 
 rates are equal, bit for bit. `core.state.boundary` holds the waiting orders, of every kind.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Protocol
 
 import msgspec

@@ -10,8 +10,6 @@ Invariants: at most one rollback is open, and it ends exactly once. Branch numbe
 fork, on the branch that was left, stays abandoned.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Protocol
 
 import msgspec

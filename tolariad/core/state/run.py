@@ -8,8 +8,6 @@ checkpoint, so the last spare segment stays unused. A run that paused for low sp
 ordered a pause meanwhile. Below the floor no checkpoint is begun and no telemetry is recorded.
 """
 
-from __future__ import annotations
-
 import enum
 from typing import Annotated, ClassVar, Final, Protocol
 

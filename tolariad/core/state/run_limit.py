@@ -5,8 +5,6 @@ nothing trains, during a pause, and during a re-run. A limit stays reached. The 
 The checkpoint kept as the best holds the end of that epoch, never a later state.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final
 
 import msgspec

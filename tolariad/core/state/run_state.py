@@ -7,6 +7,7 @@ capture of this fold.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Iterable
 from typing import Annotated, Any, Final
@@ -212,8 +213,13 @@ class _Version(msgspec.Struct, frozen=True):
 
 
 _decode_version = msgspec.msgpack.Decoder(_Version).decode
-_decode_capture = msgspec.msgpack.Decoder(Capture).decode
 _decode_hash = msgspec.msgpack.Decoder(StateHash).decode
+
+
+@functools.cache
+def _captures() -> msgspec.msgpack.Decoder[Capture]:
+    """Return the decoder of captures: made when the first one is read, since it takes a while."""
+    return msgspec.msgpack.Decoder(Capture)
 
 
 def canonical_bytes(state: RunState) -> bytes:
@@ -238,7 +244,7 @@ def read_capture(body: bytes) -> RunState | None:
     """
     if _decode_version(body).fold_version != FOLD_VERSION:
         return None
-    return _decode_capture(body).state
+    return _captures().decode(body).state
 
 
 def hash_mark(state: RunState) -> bytes:

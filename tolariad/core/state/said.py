@@ -7,8 +7,6 @@ Invariants: at most LATEST_MAX are kept, and the last of each kind of trouble wi
 others. If there is no room, a skipped batch leaves first: a hundred of them must not hide a rollback.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, TypeAlias, get_args
 
 import msgspec

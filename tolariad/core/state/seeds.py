@@ -7,8 +7,6 @@ A rollback takes back the moves that its target does not contain. The number of 
 Step and batch do not: an order may act before or after a copy of the same place.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from math import isfinite
 from typing import Annotated, Final, Protocol

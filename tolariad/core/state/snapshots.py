@@ -8,8 +8,6 @@ Invariants: one is taken at a time. The newest promoted one and the oldest watch
 belongs to the daemon: when the daemon ends, all snapshots are gone.
 """
 
-from __future__ import annotations
-
 from math import isfinite
 from typing import Annotated, Final, Protocol
 

@@ -3,8 +3,6 @@
 A rollback takes back the stages that its target does not contain: the number of boundary orders that acted tells which.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Protocol
 
 import msgspec

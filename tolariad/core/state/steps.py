@@ -4,8 +4,6 @@ Invariants: `step` only rises, by one, except in a rollback. A re-run ends exact
 training did (`steps_digest.py`). So two runs are equal if and only if their digests are.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Annotated, Final, Protocol
 
@@ -47,7 +45,7 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
     sums: tuple[float, ...] = ()
     counts: tuple[int, ...] = ()
 
-    def with_step(self, metrics: tuple[float, ...]) -> Measured:
+    def with_step(self, metrics: tuple[float, ...]) -> "Measured":
         """Return them after one more step. Names that came later have longer tuples."""
         more = len(metrics) - len(self.sums)
         sums, counts = self.sums + (0.0,) * more, self.counts + (0,) * more

@@ -6,8 +6,6 @@ everything up to there was equal. Every capture has the digest at some earlier c
 runs come at different counts, but close to the same place they have a mark in common.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Final
 
@@ -31,7 +29,7 @@ class RunningDigest(msgspec.Struct, frozen=True):
     value: bytes = b""
     marks: tuple[Mark, ...] = ()
 
-    def after(self, *parts: bytes) -> RunningDigest:
+    def after(self, *parts: bytes) -> "RunningDigest":
         """Return the digest after one more record, which is the concatenation of `parts`."""
         records = self.records + 1
         value = hashlib.sha256(b"".join((self.value, *parts))).digest()
@@ -39,7 +37,7 @@ class RunningDigest(msgspec.Struct, frozen=True):
             return RunningDigest(records, value, self.marks)
         return RunningDigest(records, value, _with_mark(self.marks, Mark(records, value)))
 
-    def after_each(self, tag: bytes, packed: bytes, size: int) -> RunningDigest:
+    def after_each(self, tag: bytes, packed: bytes, size: int) -> "RunningDigest":
         """Return the digest after many records: `tag` and the next `size` bytes of `packed` are one of them."""
         records, value, marks, sha256 = self.records, self.value, self.marks, hashlib.sha256
         for at in range(0, len(packed), size):

@@ -5,8 +5,6 @@ its target contains. Training made no update since the question that `owed` is a
 it again.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Final, Protocol
 
 import msgspec

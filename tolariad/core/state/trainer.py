@@ -5,8 +5,6 @@ does a batch that enters quarantine for them. Without a new step only so many ba
 with its daemon does not count. The last exception is remembered as long as the deaths are: also by the next trainers.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import ClassVar, Final, Protocol
 

@@ -21,7 +21,7 @@ from tolariad.forensics.differences.contexts import Differing, Part, context_of,
 from tolariad.forensics.differences.digests import Place, first_differing
 from tolariad.forensics.differences.records import Acted, Record, Walk, equal_steps, is_equal
 from tolariad.forensics.links import causes_of, entry_at, link_of
-from tolariad.forensics.moment import state_at
+from tolariad.forensics.moment import end_of
 
 # The field of a difference in the tensors of a run begins with this.
 DIGEST_OF: Final = "digest of "
@@ -98,7 +98,7 @@ def compare_runs(a: Reader, b: Reader) -> Comparison:
     walks = Walk(a, start_a), Walk(b, start_b)
     not_compared: list[str] = []
     first = _first_difference(*walks, not_compared)
-    ends = state_at(a).state, state_at(b).state
+    ends = end_of(a), end_of(b)
     first = _in_tensors(a, b, first, Place(ends[0].seq, ends[1].seq)) or _announced(a, b, first)
     context = differing(context_of(a, walks[0].last_state), context_of(b, walks[1].last_state))
     unreadable = [f"run {name}: {why}" for name, walk in zip("AB", walks, strict=True) for why in walk.incomparable]
@@ -107,8 +107,8 @@ def compare_runs(a: Reader, b: Reader) -> Comparison:
         verdict=_verdict(first, context, is_readable=not not_compared),
         first=first,
         equal=walks[0].taken,
-        steps_a=ends[0].progress.step,
-        steps_b=ends[1].progress.step,
+        steps_a=ends[0].step,
+        steps_b=ends[1].step,
         context=tuple(context),
         not_compared=tuple(dict.fromkeys(not_compared)),
     )

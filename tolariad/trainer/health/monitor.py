@@ -14,10 +14,11 @@ import msgspec
 
 from tolariad.core import messages as m
 from tolariad.core.calc.detection.announced import announced
-from tolariad.core.calc.detection.carried import Loud, loud, with_loud
+from tolariad.core.calc.detection.carried import loud, with_loud
 from tolariad.core.calc.detection.course import CourseState
 from tolariad.core.calc.detection.detector import Detector, DetectorState
 from tolariad.core.calc.detection.envelope import Scale, exp
+from tolariad.core.calc.detection.loud import Loud
 from tolariad.core.calc.detection.rules import Action, Finding, Verdict
 from tolariad.trainer.health.forward_state import ForwardStateBackup
 from tolariad.trainer.step.measured import Measured

@@ -64,17 +64,17 @@ class ParameterDigests:
         """Digest the state after update `step`. It is told with the step's report."""
         began = time.perf_counter()
         tensors = tensors_of(self._setup)
-        self.pending = step, digesting(tensors)
+        self.pending = step, (found := digesting(tensors))
         if self._every is not None:
             self.due = (step // self._every + 1) * self._every
             return
         ended = time.perf_counter()
-        size = sum(tensor.nbytes for tensor in tensors.values() if tensor.device.type != "cpu")
+        size = sum(tensor.nbytes for tensor in tensors.values() if not tensor.is_cpu) if found.on_device else 0
         cost_s = ended - began + self._told_s + size / _DEVICE_BYTES_S
         if (steps := step - self._last_step) > 0:
-            found = (began - self._last_s) / steps
+            took_s = (began - self._last_s) / steps
             # Pauses and validations are between steps too: one long interval alone does not count.
-            self._step_s = min(found, 2 * self._step_s) if self._step_s else found
+            self._step_s = min(took_s, 2 * self._step_s) if self._step_s else took_s
             # What the digests at the ends of epochs cost too much, the others save.
             self._owed_s = max(0.0, self._owed_s + cost_s - SHARE * self._step_s * steps)
         self._last_step, self._last_s = step, ended

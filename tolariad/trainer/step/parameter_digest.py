@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _WORDS: Final = {8: torch.int64, 4: torch.int32, 2: torch.int16, 1: torch.uint8}
 # Those that numpy has, but for complex ones, whose values may be conjugated when they are read.
 _PLAIN: Final = frozenset({torch.float32, torch.float64, torch.float16, torch.int64, torch.int32})
+_ORDINARY: Final = frozenset({torch.Tensor, torch.nn.Parameter})
 # Odd numbers with well spread bits: those of SplitMix64, as signed 64-bit integers.
 _PLACE: Final = -0x61C8864680B583EB
 _FIRST: Final = -0x40A7B892E31B1A47
@@ -56,7 +57,7 @@ class Digesting(NamedTuple):
 
     def read(self) -> Digests:
         """Wait for those in flight, and return all."""
-        found = dict(self.host)
+        found = dict(self.host) if self.on_device else self.host
         for names, transfer in self.on_device:
             found |= {name: int(value) & _WHOLE for name, value in zip(names, transfer.read(), strict=True)}
         each = tuple(found[name] for name in self.names)
@@ -73,15 +74,17 @@ def tensors_of(setup: Setup) -> dict[str, torch.Tensor]:
     found.update(model.named_buffers())
     for owner in setup.owners:
         of = "" if len(setup.owners) == 1 else f" ({owner.name})"
+        # By identity: a tensor's hash is a call of Python.
+        states = {id(parameter): state for parameter, state in owner.optimizer.state.items()}
         # In the order of the groups: that of `state` is another one after a restore.
         for group in owner.optimizer.param_groups:
             for parameter in group["params"]:
-                state = owner.optimizer.state.get(parameter) or {}
+                state = states.get(id(parameter)) or {}
                 name = names.get(id(parameter), "?")
                 found.update({f"{key} of {name}{of}": state[key] for key in sorted(state, key=str)})
     if setup.average is not None:
         found.update({f"average of {name}": tensor for name, tensor in setup.average.tensors.items()})
-    tensors = {name: tensor.detach() for name, tensor in _digestible(found)}
+    tensors = {name: tensor.detach() if tensor.requires_grad else tensor for name, tensor in _digestible(found)}
     # Tied tensors begin at one address. To ask for it takes a tenth of the time of looking for them.
     is_tied = len({tensor.data_ptr() for tensor in tensors.values()}) < len(tensors)
     return without_duplicates(tensors)[0] if is_tied else tensors
@@ -90,9 +93,10 @@ def tensors_of(setup: Setup) -> dict[str, torch.Tensor]:
 def _digestible(found: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the dense tensors that have values and are whole."""
     for name, value in found.items():
-        if not isinstance(value, torch.Tensor) or is_sharded(value):
+        # Only another class can be sharded.
+        if type(value) not in _ORDINARY and (not isinstance(value, torch.Tensor) or is_sharded(value)):
             continue
-        if value.layout is torch.strided and not value.is_quantized and value.device.type != "meta":
+        if value.layout is torch.strided and not value.is_quantized and not value.is_meta:
             yield name, value
 
 
@@ -101,7 +105,7 @@ def digesting(tensors: Mapping[str, torch.Tensor]) -> Digesting:
     host: dict[str, int] = {}
     devices: dict[torch.device, tuple[list[str], list[torch.Tensor]]] = {}
     for name, tensor in tensors.items():
-        if tensor.device.type == "cpu":
+        if tensor.is_cpu:
             host[name] = _of_host(tensor)
         else:
             names, sums = devices.setdefault(tensor.device, ([], []))
@@ -114,7 +118,7 @@ def digesting(tensors: Mapping[str, torch.Tensor]) -> Digesting:
 def _of_host(tensor: torch.Tensor) -> int:
     # numpy's view takes a quarter of the time of `raw_bytes`, which counts where a model has many small tensors.
     if tensor.dtype in _PLAIN and tensor.is_contiguous() and not tensor.is_neg():
-        return xxhash.xxh3_64_intdigest(tensor.numpy().data)
+        return xxhash.xxh3_64_intdigest(tensor.numpy())
     return xxhash.xxh3_64_intdigest(raw_bytes(tensor))
 
 

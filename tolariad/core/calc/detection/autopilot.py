@@ -22,8 +22,6 @@ Promises: pure functions of values. The state is part of the run's state; a roll
 never halt a run unless that is wanted.
 """
 
-from __future__ import annotations
-
 import math
 from enum import Enum
 from typing import Final, TypeAlias

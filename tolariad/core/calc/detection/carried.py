@@ -10,21 +10,11 @@ from __future__ import annotations
 
 from dataclasses import replace as changed
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from tolariad.core.calc.detection.detector import DetectorState
 from tolariad.core.calc.detection.envelope import EnvelopeState, Scale
-
-
-class Loud(Struct, frozen=True, omit_defaults=True):
-    """How far single values of the last 4096 steps lay above their level: losses and gradient norms.
-
-    In logarithms; 0: not known, as for values that may be negative.
-    """
-
-    loss: float = 0.0
-    norm: float = 0.0
+from tolariad.core.calc.detection.loud import Loud
 
 
 def loud(state: DetectorState) -> Loud:

@@ -16,8 +16,6 @@ The *way* is the distance from the pinned weights' loss to that of an untrained 
 loss that is not finite counts as lost.
 """
 
-from __future__ import annotations
-
 import math
 from enum import Enum
 from typing import Final

@@ -16,14 +16,13 @@ from tolariad.core.calc.detection import rules
 from tolariad.core.calc.detection.envelope import (
     BLOCK,
     BLOCKS,
-    LEAST,
     Envelope,
     EnvelopeState,
     exp,
     linear,
     upper_quartile,
 )
-from tolariad.core.calc.detection.rules import NO_LIMIT, Finding, Signal, Verdict
+from tolariad.core.calc.detection.rules import LEAST, NO_LIMIT, Finding, Signal, Verdict
 from tolariad.core.calc.detection.swing import Swing, SwingState
 
 # Numbers of steps. From WARM on, single values are compared with the level. At _YOUNG the first blocks are complete. At

@@ -30,8 +30,6 @@ _SPREAD_MIN: Final = 0.02
 # One value raises the excess to at most this many times the limit's distance: one absurd value must not disable the
 # limit for 4096 steps.
 _EXCESS_GROWTH: Final = 3.0
-# The smallest value whose logarithm is taken.
-LEAST: Final = 1e-12
 
 
 class Scale(Enum):

@@ -8,8 +8,6 @@ Promises: pure functions of values. A run goes back from one place at most `RETU
 leaves is further on than the last, so a run goes back a finite number of times.
 """
 
-from __future__ import annotations
-
 from typing import Final, TypeAlias
 
 from msgspec import Struct

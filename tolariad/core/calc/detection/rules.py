@@ -105,6 +105,8 @@ def is_watched(verdict: Verdict) -> bool:
 
 # The largest float, not infinity: `value <= limit` must be false for an infinite value.
 NO_LIMIT: Final = 1.7976931348623157e308
+# The smallest value whose logarithm is taken.
+LEAST: Final = 1e-12
 # Constants of the detector. Factors refer to the level; spreads are robust standard deviations of the signal's own
 # noise. A step is skipped if its loss (its gradient norm) exceeds this factor, SPREADS, and the excesses of the last
 # 4096 steps.

@@ -10,8 +10,6 @@ Promises: a pure fold over losses. Its state is a value of at most 40 numbers an
 is not finite enters nothing: the detector answers it at once.
 """
 
-from __future__ import annotations
-
 import math
 from enum import Enum
 from typing import Final
@@ -19,8 +17,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from tolariad.core.calc.detection.envelope import LEAST
-from tolariad.core.calc.detection.rules import NO_LIMIT
+from tolariad.core.calc.detection.rules import LEAST, NO_LIMIT
 
 # How many steps a rise is watched, and how many losses its level is the median of (docs/detection-study.md).
 HORIZON: Final = 128

@@ -4,8 +4,6 @@ Promises: every function is pure and total. Time is an argument, in seconds of a
 that a value remembers comes from another boot; the wait then counts as over.
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
 from typing import Final, TypeAlias
 

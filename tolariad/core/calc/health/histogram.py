@@ -5,8 +5,6 @@ measured. Promises: adding in pieces gives the same result as adding at once. Ev
 makes no sense.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from typing import Final

@@ -4,8 +4,6 @@ Promises: every function is pure and returns a new value. Two processes that app
 same steps compute the same rates, bit for bit.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from typing import Final

@@ -3,8 +3,6 @@
 Promises: plain values; the conversion is exact (an epoch is `steps_per_epoch` steps).
 """
 
-from __future__ import annotations
-
 from enum import Enum
 from math import fsum
 from typing import Final

@@ -5,8 +5,6 @@ never an error: it unpacks to no values. Equal values give equal text on one mac
 them into another text, which unpacks to the same values.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import functools
@@ -70,7 +68,7 @@ def packed(factors: Sequence[float]) -> str:
 
 
 @functools.lru_cache(maxsize=8)
-def unpacked(text: str, steps: int) -> array[float]:
+def unpacked(text: str, steps: int) -> "array[float]":
     """Return the factors in `text`; empty if it does not hold exactly `steps` of them."""
     nothing = array("d")
     try:
@@ -101,7 +99,7 @@ def _bytes(words: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(words)}Q", *words)
 
 
-def factors_of(table: Tabulated | None) -> array[float]:
+def factors_of(table: Tabulated | None) -> "array[float]":
     """Return the values of the function, one for each step; empty if there is no table."""
     return array("d") if table is None else unpacked(table.packed, table.steps)
 

@@ -11,7 +11,6 @@ import heapq
 import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from fractions import Fraction
 
 from msgspec import Struct
 
@@ -105,8 +104,12 @@ def _ranked(
 
 def _ceil(share: float, width: int) -> int:
     """Exact for the decimal number that the configuration says: 0.15 of 20 is 3, not 3 and a little."""
+    from fractions import Fraction
+
     return math.ceil(Fraction(repr(share)) * width)
 
 
 def _floor(share: float, width: int) -> int:
+    from fractions import Fraction
+
     return math.floor(Fraction(repr(share)) * width)

@@ -4,8 +4,6 @@ Promises: plain numbers without bounds of their own, so that a journal of any ve
 take it or the whole configuration: both have `pruning_phase_transition_epoch` and `prune`.
 """
 
-from __future__ import annotations
-
 from msgspec import Struct
 
 from tolariad.core.calc.copying import Copying

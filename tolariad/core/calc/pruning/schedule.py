@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from fractions import Fraction
 from typing import Final
 
 from tolariad.core.calc.pruning.plan import PlannedShare, PrunePlan, plan_of
@@ -61,4 +60,6 @@ def _share_at(entries: tuple[PlannedShare, ...], epoch: int) -> float:
 
 def _whole(share: float, total: int) -> int:
     """Return the whole parameters in a share, exactly for the decimal number that the configuration says."""
+    from fractions import Fraction
+
     return math.floor(Fraction(repr(share)) * total)

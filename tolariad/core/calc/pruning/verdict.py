@@ -4,8 +4,6 @@ Promises: pure functions of what was measured. A number that is not finite never
 reasons, as sentences. A difference within the margin of repeated validations is no reason.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 from enum import Enum, IntEnum

@@ -6,8 +6,6 @@ that do nothing look better by the mean alone.
 Promises: pure functions of numbers.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

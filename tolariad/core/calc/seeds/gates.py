@@ -4,8 +4,6 @@ Promises: pure functions of measurements and limits. A gate that fails gives the
 stop. A measurement that is missing (-1) fails the gate that needs it.
 """
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from types import MappingProxyType

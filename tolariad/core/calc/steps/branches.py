@@ -4,8 +4,6 @@ A rollback leaves one branch and opens another (as PostgreSQL's timelines do). T
 then its parent up to the fork, and so on to branch 0.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import msgspec
@@ -44,7 +42,7 @@ class Branches(msgspec.Struct, frozen=True):
         """Return the number of the next branch."""
         return self.living + 1
 
-    def forked(self, fork: Fork) -> Branches:
+    def forked(self, fork: Fork) -> "Branches":
         """Return the branches with one more fork. The oldest is forgotten after a thousand; the journal has it."""
         return replace(self, forks=(*self.forks, fork)[-FORKS_MAX:])
 

@@ -1,4 +1,4 @@
-"""`tolaria state` and `tolaria why`: fold the journal, and follow causes in it."""
+"""`tolaria why`: follow the causes of an event, and its consequences."""
 
 from __future__ import annotations
 
@@ -23,9 +23,8 @@ from tolariad.core import messages as m
 from tolariad.core.calc.text.phrases import with_run
 from tolariad.core.calc.text.plain import plain, plain_event
 from tolariad.forensics.links import Link
-from tolariad.forensics.moment import seq_at, state_at
+from tolariad.forensics.moment import seq_at
 from tolariad.forensics.positions import BadPosition, JournalPosition
-from tolariad.forensics.timeline import decode_fields
 from tolariad.forensics.topics import TOPICS
 from tolariad.forensics.why import Answer, happened, is_topic
 from tolariad.forensics.why import why as explain
@@ -33,40 +32,6 @@ from tolariad.forensics.words import block, in_words, is_cut, safe
 
 _INDENT: Final = 11
 _TOPIC_WIDTH: Final = max(map(len, TOPICS)) + 1
-
-
-@click.command()
-@naming.argument
-@click.option(
-    "--at", callback=read_position, help="At this point: a sequence number, step:N, epoch:N or a time. Default: now."
-)
-@click.option("--full", is_flag=True, help="Print every field of the state.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, with every field of the state.")
-@naming.takes_journal
-def state(folder: Path, *, at: JournalPosition | None, full: bool, as_json: bool) -> int:
-    """Show the state of RUN, now or at an earlier point."""
-    with Reader(folder) as reader:
-        with bar("folding the journal"):
-            replayed = state_at(reader, seq_at(reader, at) if at else None)
-        last = next(iter(reader.seek(seq=replayed.state.seq)), None) if replayed.state.seq else None
-    shown: dict[str, Any] = plain(msgspec.to_builtins(replayed.state, builtin_types=(bytes,)))
-    if as_json:
-        output.put_json({**shown, "unknown_events": replayed.unknown})
-    elif full:
-        output.put(f"state after event {shown['seq']}")
-        output.put(block({name: value for name, value in shown.items() if name != "seq"}, indent="  "))
-    else:
-        from tolariad.cli.status_words import FACTS_INDENT, state_lines
-        from tolariad.control.status import LiveFacts, run_status
-
-        status = run_status(replayed.state, str(folder.parent), LiveFacts(segment=reader.segments))
-        event = line(last.seq, decode_fields(last.event)) if last is not None else "no event"
-        for text in state_lines(msgspec.to_builtins(status), event):
-            output.put(text, indent=FACTS_INDENT)
-        output.note("--full shows every field of the state")
-    for kind, count in replayed.unknown.items():
-        output.note(f"{count} events of type {safe(kind)} are unknown to this version and were skipped")
-    return Exit.DONE
 
 
 @click.command()
