@@ -1,7 +1,8 @@
-"""What a step pays for the numbers and the word of two ranks, beside gloo's collectives for the same, in one run."""
+"""What a step pays for numbers, word, marks and times of two ranks, beside gloo's collectives for the first two."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import resource
@@ -33,23 +34,54 @@ class NoOrders:
         """Nothing comes."""
 
 
+class Wrapped:
+    """What the clock asks of a model in DistributedDataParallel."""
+
+    require_backward_grad_sync = True
+
+    def _sync_buffers(self):
+        """Send nothing."""
+
+
+def step_of(group):
+    """Return what a step does for its numbers, as StepperOfRanks: marks before two waits, and times if it has some."""
+    clock, numbers, sent = group.clock, itertools.count(1), lambda: None
+    clock.watch(Wrapped())
+
+    def step():
+        number = next(numbers)
+        clock.of_wait(sent)
+        clock.begins_backward()
+        is_timed = clock.is_on
+        since = clock.computed() if is_timed else 0
+        group.exchange(LINE)
+        if is_timed:
+            clock.met(since, number, 1)
+        else:
+            clock.over(number)
+
+    return step
+
+
 def by_page(rank, page):
     """Return a step's exchange by the group page."""
     if rank:
         page = GroupPage.attach(os.dup(page.descriptor), rank)
         follower = Follower(page, FollowerPoints(page, rank), int)
+        exchange = step_of(follower)
 
         def follow():
-            follower.exchange(LINE)
+            exchange()
             while not follower.may_leave:
                 follower.wait(0.001)
 
         return follow
     leader = Leader(page, LeaderPoints(page), int)
     leader.attend(NoOrders())
+    exchange = step_of(leader)
 
     def lead():
-        leader.exchange(LINE)
+        exchange()
         leader.leave(quietly=True)
 
     return lead

@@ -39,3 +39,33 @@ def test_a_spare_that_has_built_the_task_goes_on_bit_for_bit(start, run_dir):
     (rerun,) = of_type(run_dir, m.RerunFinished)
     assert rerun.compared > 0
     assert rerun.first_difference is None
+
+
+@pytest.mark.parametrize(
+    "sums", [("parallel.exact=true", "parallel.leaves=2"), pytest.param((), marks=pytest.mark.torture)]
+)
+def test_ranks_that_have_built_the_task_go_on_bit_for_bit(start, run_dir, sums):
+    """Each of them waited, with a task of its own; their memory is counted together."""
+    daemon = start(
+        module="tests.daemon.start_soon_spare",
+        task="tests.daemon.paced_task:PacedTask",
+        epochs=1000,
+        trainer_command=None,
+        shells=0,
+        sets=[
+            *("journal.segment_bytes=1000000", "trainer.spare=built", "checkpoint.interval_steps=1000000"),
+            *("parallel.ranks=2", "torch_threads=1", *sums),
+        ],
+    )
+    waits = daemon.until(lambda status: status["trainer"] and status["trainer"].get("spare_bytes"), "the spares")
+    assert waits["trainer"]["spare_bytes"] > 200 << 20
+    (ready,) = changes(run_dir, m.Spare.READY)
+
+    os.kill(waits["trainer"]["pid"], signal.SIGKILL)
+    wait_for(lambda: of_type(run_dir, m.RerunFinished), "the re-run")
+    daemon.kill()
+    assert [one.pid for one in changes(run_dir, m.Spare.USED)] == [ready.pid]
+    assert [one.pid for one in of_type(run_dir, m.TrainerStarted)][1] == ready.pid
+    (rerun,) = of_type(run_dir, m.RerunFinished)
+    assert rerun.compared > 0
+    assert rerun.first_difference is None

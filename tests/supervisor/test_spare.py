@@ -237,6 +237,9 @@ def test_memory_decides_and_a_spare_does_not_come_and_go():
         # One that is built holds a model and data too.
         if not why_not("built", Memory(free, trainer), exists=False):
             assert not why_not("auto", Memory(free - trainer, trainer), exists=False)
+        # A process for each rank.
+        if not why_not("auto", Memory(free, trainer, 3), exists=False):
+            assert not why_not("auto", Memory(free - 3 * SPARE_BYTES, trainer, 3), exists=True)
     assert why_not("auto", Memory(None, trainer), exists=False)
     assert not why_not("auto", Memory(64 << 30, trainer), exists=False)
     for wanted in ("on", True):

@@ -85,7 +85,7 @@ class Spares:
         if trains != self._trains:
             self._trains, self._trains_since = trains, now
         ranks = self._setup.ranks
-        memory = Memory(available_bytes(), resident_bytes(trainer.pid) * ranks if trainer.alive else 0)
+        memory = Memory(available_bytes(), resident_bytes(trainer.pid) * ranks if trainer.alive else 0, ranks)
         why = why_not(self._wanted, memory, exists=self._spare is not None)
         if self._spare is not None:
             self._attend(self._spare, why or self._why_stale(), now)
@@ -104,7 +104,7 @@ class Spares:
         elif not self._is_ready and now - self._since > _IMPORTED_WITHIN_S:
             self._not_before = now + _AGAIN_S
             self._give_up(f"it did not get ready within {_IMPORTED_WITHIN_S:.0f} s")
-        self.memory = resident_bytes(spare.child.pid) if self._spare is not None and self._is_ready else None
+        self.memory = _held(spare) if self._spare is not None and self._is_ready else None
 
     def _why_stale(self) -> str:
         changed = self._waits == "built" and self._state().run.config != self._config
@@ -154,7 +154,7 @@ class Spares:
     def _note(self, change: m.Spare, spare: StartedTrainer, why: str = "") -> None:
         pid = spare.child.pid
         changed = m.SpareChanged(
-            skippable=True, incarnation=spare.number, pid=pid, spare=change, memory=resident_bytes(pid), why=why
+            skippable=True, incarnation=spare.number, pid=pid, spare=change, memory=_held(spare), why=why
         )
         self._submit(m.SpareNoted(recorded=changed))
 
@@ -166,6 +166,11 @@ class Spares:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_END_S):
                 await self._none_ends.wait()
+
+
+def _held(spare: StartedTrainer) -> int:
+    """Return the memory that a spare holds, all its ranks together."""
+    return sum(resident_bytes(pid) for pid in spare.pids)
 
 
 def _log_failure(task: asyncio.Task[None]) -> None:

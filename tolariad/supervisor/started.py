@@ -188,5 +188,10 @@ class StartedTrainer:
             child.kill_group()
 
     @property
+    def pids(self) -> tuple[int, ...]:
+        """The ids of its processes, by rank."""
+        return tuple(child.pid for child in self._children)
+
+    @property
     def _children(self) -> tuple[ChildProcess, ...]:
         return (self.child, *(one.child for one in self.others))

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from tolariad.trainer.loop import Trainer
     from tolariad.trainer.process.lifecycle import Ending
     from tolariad.trainer.process.waiting import Turn
-    from tolariad.trainer.setup import Setup
+    from tolariad.trainer.setup import Place, Setup
 
 EXIT_EXCEPTION: Final = 1
 _CONFIG_BYTES_MAX: Final = 1 << 24  # the resolved configuration contains every default
@@ -174,19 +174,18 @@ def _as_spare(arguments: argparse.Namespace) -> Turn | None:
     """Wait, after what `--spare` says, until this process is to train. Return None if that never comes."""
     from tolariad.trainer.process import waiting
 
+    imported = waiting.imported_for_ranks if arguments.ranks > 1 else waiting.imported
+
+    def place() -> Place:
+        from tolariad.trainer.setup import Place
+
+        return Place(arguments.rank, arguments.ranks)
+
     def built() -> Setup | None:
-        return waiting.built(_config(arguments), arguments.torch_threads)
+        imported()
+        return waiting.built(_config(arguments), arguments.torch_threads, place)
 
-    def imported() -> None:
-        waiting.imported()
-        import tolariad.library.grouped
-        import tolariad.trainer.ranks.leaf_steps
-        import tolariad.trainer.ranks.shared  # noqa: F401
-
-    # Ranks build together, after they have met.
-    if arguments.ranks > 1:
-        return waiting.wait_to_train(arguments.spare_fd, imported)
-    return waiting.wait_to_train(arguments.spare_fd, built if arguments.spare == "built" else waiting.imported)
+    return waiting.wait_to_train(arguments.spare_fd, built if arguments.spare == "built" else imported)
 
 
 def _config(arguments: argparse.Namespace) -> bytes:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 if TYPE_CHECKING:
-    from tolariad.trainer.setup import Setup
+    from tolariad.trainer.setup import Place, Setup
 
 _READY: Final = b"r"
 _MESSAGE_BYTES_MAX: Final = 65_536
@@ -54,10 +54,18 @@ def imported() -> None:
     import tolariad.trainer.process.lifecycle  # noqa: F401
 
 
-def built(config: bytes, threads: int | None) -> Setup | None:
+def imported_for_ranks() -> None:
+    """Import what a rank of several needs too."""
+    imported()
+    import tolariad.library.grouped
+    import tolariad.trainer.ranks.leaf_steps
+    import tolariad.trainer.ranks.shared  # noqa: F401
+
+
+def built(config: bytes, threads: int | None, place: Callable[[], Place]) -> Setup | None:
     """Build the run from the bytes of config.resolved.json, unless that might open a device: then import only.
 
-    Raises as `build.build`.
+    `place`: which of several processes it will be. Nothing here meets the others. Raises as `build.build`.
     """
     imported()
     import torch
@@ -66,7 +74,7 @@ def built(config: bytes, threads: int | None) -> Setup | None:
     from tolariad.trainer.build import build
 
     is_on_cpu = read_resolved(config).device == "cpu" or not torch.backends.cuda.is_built()
-    return build(config, threads) if is_on_cpu else None
+    return build(config, threads, place=place()) if is_on_cpu else None
 
 
 @contextmanager

@@ -20,10 +20,14 @@ Wanted: TypeAlias = Literal["auto", "on", "off", "built"] | bool
 
 
 class Memory(msgspec.Struct, frozen=True):
-    """Memory in bytes: what is available to the run's processes (None: unknown), and what the trainer holds."""
+    """Memory in bytes: what is available to the run's processes (None: unknown), and what the trainer holds.
+
+    `ranks`: of how many processes the trainer is, and a spare would be.
+    """
 
     available: int | None
     trainer: int
+    ranks: int = 1
 
 
 def why_not(wanted: Wanted, memory: Memory, *, exists: bool) -> str:
@@ -36,7 +40,7 @@ def why_not(wanted: Wanted, memory: Memory, *, exists: bool) -> str:
         return "the system does not tell how much memory is available"
     kept = _KEPT_FREE_BYTES + memory.trainer // _TRAINER_SHARE
     # Model and data of one that is built take no more than the trainer has.
-    holds = SPARE_BYTES + (memory.trainer if wanted == "built" else 0)
+    holds = SPARE_BYTES * memory.ranks + (memory.trainer if wanted == "built" else 0)
     needed = kept if exists else 2 * kept + holds
     if memory.available >= needed:
         return ""
