@@ -240,6 +240,10 @@ def as_forms(start, tmp_path):
     yield make
     for one in made:
         if one.process.poll() is None:
+            # torchrun's ranks do not end with it.
+            for each in one.processes().values():
+                with suppress(ProcessLookupError):
+                    os.kill(each.pid, signal.SIGKILL)
             one.process.kill()
 
 
