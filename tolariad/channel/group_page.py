@@ -78,14 +78,11 @@ class Times(NamedTuple):
 
 
 class GroupPage:
-    """The page of one group. Rank 0 calls `create`, the others `attach`.
-
-    `collectives`: returns how many collectives this rank has begun by now; any thread may call it.
-    """
+    """The page of one group. Rank 0 calls `create`, the others `attach`."""
 
     def __init__(self, descriptor: int, ranks: int, rank: int = 0) -> None:
         self.descriptor, self.ranks, self._rank = descriptor, ranks, rank
-        self.collectives: Callable[[], int] = lambda: 0
+        self._begun: Callable[[], int] = lambda: 0
         self._sleepers = [_asleep_of(other) for other in range(ranks) if other != rank]
         self._map = mmap.mmap(descriptor, _bytes_of(ranks))
         self._words = memoryview(self._map).cast("Q")
@@ -188,8 +185,12 @@ class GroupPage:
     def beat(self, rank: int, mono_ns: int) -> None:
         """Record a sign of life of this rank, and its collectives. One thread of that rank calls this."""
         at, words = _HEAD_WORDS + rank * _RANK_WORDS, self._words
-        words[at + _R_COLLECTIVES] = self.collectives()
+        words[at + _R_COLLECTIVES] = self._begun()
         words[at + _R_ALIVE] = mono_ns
+
+    def count_by(self, begun: Callable[[], int]) -> None:
+        """Show with each sign of life how many collectives this rank has begun. Any thread may call `begun`."""
+        self._begun = begun
 
     def alive_ns(self, rank: int) -> int:
         """Return the time of the last sign of life of a rank, by CLOCK_MONOTONIC; 0 before the first one."""
