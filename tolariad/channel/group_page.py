@@ -82,7 +82,7 @@ class GroupPage:
 
     def __init__(self, descriptor: int, ranks: int, rank: int = 0) -> None:
         self.descriptor, self.ranks, self._rank = descriptor, ranks, rank
-        self._collectives: Callable[[], int] = lambda: 0
+        self._begun: Callable[[], int] = lambda: 0
         self._sleepers = [_asleep_of(other) for other in range(ranks) if other != rank]
         self._map = mmap.mmap(descriptor, _bytes_of(ranks))
         self._words = memoryview(self._map).cast("Q")
@@ -182,15 +182,15 @@ class GroupPage:
 
     # -- signs of life -------------------------------------------------------------------------------------------------
 
-    def count_collectives(self, begun: Callable[[], int]) -> None:
-        """Show with each beat how many collectives this rank has begun by then. Any thread may call `begun`."""
-        self._collectives = begun
-
     def beat(self, rank: int, mono_ns: int) -> None:
         """Record a sign of life of this rank, and its collectives. One thread of that rank calls this."""
         at, words = _HEAD_WORDS + rank * _RANK_WORDS, self._words
-        words[at + _R_COLLECTIVES] = self._collectives()
+        words[at + _R_COLLECTIVES] = self._begun()
         words[at + _R_ALIVE] = mono_ns
+
+    def count_by(self, begun: Callable[[], int]) -> None:
+        """Show with each sign of life how many collectives this rank has begun. Any thread may call `begun`."""
+        self._begun = begun
 
     def alive_ns(self, rank: int) -> int:
         """Return the time of the last sign of life of a rank, by CLOCK_MONOTONIC; 0 before the first one."""

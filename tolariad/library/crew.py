@@ -93,6 +93,10 @@ class Crew:
 
     # -- before training -----------------------------------------------------------------------------------------------
 
+    def allow_silence(self, seconds: float) -> None:
+        """Let a rank for which the others wait be silent for so long."""
+        self.silent_s = seconds
+
     def gather(self, opened: words.Opened) -> None:
         """Wait until every rank has joined, and give each the run as it stands, and the group page."""
         said = time.monotonic()

@@ -38,7 +38,7 @@ class Following(Attached):
 
     def _met(self, hello: words.Hello) -> Joined:
         self._joined = Joined(Path(hello.run_dir), self._place, self._say)
-        self._joined.silent_s = silent_s(self._joined.opened)
+        self._joined.allow_silence(silent_s(self._joined.opened))
         self.group = self._joined.mapping, self._joined.check
         return self._joined
 

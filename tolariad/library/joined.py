@@ -91,6 +91,10 @@ class Joined:
 
     # -- before training -----------------------------------------------------------------------------------------------
 
+    def allow_silence(self, seconds: float) -> None:
+        """Let a rank for which the others wait be silent for so long."""
+        self.silent_s = seconds
+
     def agree(self, values: dict[str, str]) -> None:
         """Tell rank 0 what was built here, and wait until all ranks have built the same. Raises StartRefused."""
         try:

@@ -54,8 +54,8 @@ def test_of_two_ranks_at_one_mark_the_one_with_fewer_collectives_is_behind():
     page = GroupPage.create(2)
     other = GroupPage(os.dup(page.descriptor), 2, 1)
     begun = {0: 7, 1: 6}
-    page.count_collectives(lambda: begun[0])
-    other.count_collectives(lambda: begun[1])
+    page.count_by(lambda: begun[0])
+    other.count_by(lambda: begun[1])
     seen = Progress()
     page.beat(0, 1)
     other.beat(1, 1)

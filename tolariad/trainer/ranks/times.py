@@ -57,7 +57,7 @@ class RankClock:
         self._model = model
         around_buffers(model, self.of_wait)
         if (begun := begun_collectives(model)) is not None:
-            self._page.count_collectives(begun)
+            self._page.count_by(begun)
 
     def of_wait(self, call: Callable[[], None]) -> None:
         """Make a call that waits for other ranks."""
