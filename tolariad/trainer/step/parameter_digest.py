@@ -93,8 +93,8 @@ def tensors_of(setup: Setup) -> dict[str, torch.Tensor]:
 def _digestible(found: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the dense tensors that have values and are whole."""
     for name, value in found.items():
-        # Only another class can be sharded.
-        if type(value) not in _ORDINARY and (not isinstance(value, torch.Tensor) or is_sharded(value)):
+        # Only a tensor of another class can be sharded.
+        if not isinstance(value, torch.Tensor) or (type(value) not in _ORDINARY and is_sharded(value)):
             continue
         if value.layout is torch.strided and not value.is_quantized and not value.is_meta:
             yield name, value
@@ -118,7 +118,7 @@ def digesting(tensors: Mapping[str, torch.Tensor]) -> Digesting:
 def _of_host(tensor: torch.Tensor) -> int:
     # numpy's view takes a quarter of the time of `raw_bytes`, which counts where a model has many small tensors.
     if tensor.dtype in _PLAIN and tensor.is_contiguous() and not tensor.is_neg():
-        return xxhash.xxh3_64_intdigest(tensor.numpy())
+        return xxhash.xxh3_64_intdigest(tensor.numpy().data)
     return xxhash.xxh3_64_intdigest(raw_bytes(tensor))
 
 
