@@ -93,10 +93,8 @@ def tensors_of(setup: Setup) -> dict[str, torch.Tensor]:
 def _digestible(found: Mapping[str, object]) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield the dense tensors that have values and are whole."""
     for name, value in found.items():
-        if not isinstance(value, torch.Tensor):
-            continue
-        # Only another class can be sharded.
-        if type(value) not in _ORDINARY and is_sharded(value):
+        # Only a tensor of another class can be sharded.
+        if not isinstance(value, torch.Tensor) or (type(value) not in _ORDINARY and is_sharded(value)):
             continue
         if value.layout is torch.strided and not value.is_quantized and not value.is_meta:
             yield name, value
