@@ -212,7 +212,8 @@ def test_the_bar_notes_and_the_log_do_not_garble_each_other(recorder, monkeypatc
             if number % 10 == 0:
                 recorder.record(m.RunFrozen(why=f"reason {number}"))
             progress(recorder.status())
-    log.close()
+        log.close()  # its thread may be late, and what it writes takes the place of the bar
+        progress(recorder.status())
     os.write(terminal, b"\x04")
     reading.join(60)
     lines = screen(b"".join(pieces).decode().removesuffix("\x04"))

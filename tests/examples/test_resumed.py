@@ -28,6 +28,18 @@ model = nn.Linear(4, 4)
 open("my.yaml", "w").write("tolaria: {learning_rate: {warmup_epochs: 0}, batch_size: 32}")
 """,
     "docs/library.md": "",
+    "docs/exact-sums.md": """
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+from tolariad import Tolaria
+torch.manual_seed(0)
+inputs = torch.randn(256, 4)
+train_loader = val_loader = TensorDataset(inputs, inputs.argmax(1))
+model = nn.Linear(4, 4)
+parallel = "torch_threads: 1, parallel: {exact: true, leaves: 4}"
+open("exact.yaml", "w").write("tolaria: {learning_rate: {warmup_epochs: 0}, batch_size: 32, " + parallel + "}")
+""",
 }
 
 

@@ -9,6 +9,7 @@ import torch
 
 from tolariad.trainer.build import build
 from tolariad.trainer.process import waiting
+from tolariad.trainer.setup import ALONE
 
 
 def turn_of(message: bytes, prepare) -> tuple[waiting.Turn | None, bytes]:
@@ -24,7 +25,7 @@ def test_what_a_spare_has_built_is_what_a_trainer_builds(configured):
     config = configured("digits", epochs=1)
     here = build(config)
     drawn = torch.rand(4)
-    turn, said = turn_of(b"gmark", lambda: waiting.built(config, None))
+    turn, said = turn_of(b"gmark", lambda: waiting.built(config, None, lambda: ALONE))
     assert said == b"r"
     assert turn is not None
     assert turn.printed == "mark"
@@ -43,7 +44,7 @@ def test_nothing_is_built_where_that_might_open_a_device(configured, device, mon
     """Even the question whether there is one may open it."""
     monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: pytest.fail("it asks for a device"))
-    assert waiting.built(configured("digits", device=device), None) is None
+    assert waiting.built(configured("digits", device=device), None, lambda: ALONE) is None
 
 
 def test_without_a_turn_a_spare_ends():

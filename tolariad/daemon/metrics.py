@@ -144,6 +144,11 @@ class MetricsServer:
         except (OSError, ValueError) as error:
             _log.warning("Metrics cannot be served on %s (%s). The run goes on; %s has them", listen, error, self._path)
 
+    @property
+    def ports(self) -> list[int]:
+        """The ports that are served."""
+        return [one.getsockname()[1] for one in self._port.sockets] if self._port is not None else []
+
     async def close(self) -> None:
         """Serve nothing any more."""
         for server in (self._socket, self._port):

@@ -65,9 +65,7 @@ class Member(NamedTuple):
 
 
 class Crew:
-    """The other ranks, as rank 0 sees them. `silent_s`: as `trainer.silent_s`."""
-
-    silent_s = math.inf
+    """The other ranks, as rank 0 sees them."""
 
     def __init__(self, run_dir: Path, ranks: int, say: Callable[[str], None], group: str = "") -> None:
         """Listen for them. `say` logs a sentence. `group`: the name of this start; "": that of torchrun.
@@ -87,19 +85,18 @@ class Crew:
         self._votes: dict[tuple[str, str], dict[int, _Vote]] = {}
         self._changed = threading.Condition()
         self._progress, self._was_named = Progress(), False
-        self._is_over = False
+        self._is_over, self._silent_s = False, math.inf
         self._noticed = threading.Event()
         self._thread: threading.Thread | None = None
 
     # -- before training -----------------------------------------------------------------------------------------------
 
-    def allow_silence(self, seconds: float) -> None:
-        """Let a rank for which the others wait be silent for so long."""
-        self.silent_s = seconds
+    def gather(self, opened: words.Opened, silent_s: float = math.inf) -> None:
+        """Wait until every rank has joined, and give each the run as it stands, and the group page.
 
-    def gather(self, opened: words.Opened) -> None:
-        """Wait until every rank has joined, and give each the run as it stands, and the group page."""
-        said = time.monotonic()
+        `silent_s`: as `trainer.silent_s`. The daemon looks after the ranks of a task.
+        """
+        self._silent_s, said = silent_s, time.monotonic()
         while len(self._members) < self._ranks - 1:
             self._waits_for(Behind(next(one for one in range(1, self._ranks) if one not in self._members), 0.0))
             if (found := self._meeting.next()) is not None:
@@ -325,7 +322,7 @@ class Crew:
 
     def _waits_for(self, behind: Behind | None) -> None:
         """Name a rank that all others wait for, and kill it if that does not end."""
-        if behind is None or behind.seconds < min(NAMED_S, self.silent_s):
+        if behind is None or behind.seconds < min(NAMED_S, self._silent_s):
             self._was_named = False
             return
         rank, seconds = behind
@@ -334,12 +331,12 @@ class Crew:
         if not self._was_named:
             self._was_named = True
             self._say(
-                f"The other ranks have waited for {who} for {seconds:.0f} s. After {self.silent_s:.0f} s "
+                f"The other ranks have waited for {who} for {seconds:.0f} s. After {self._silent_s:.0f} s "
                 "(trainer.silent_s) it is killed, and all ranks end."
             )
-        if member is None or seconds < self.silent_s or rank in self._lost or is_traced(member.pid):
+        if member is None or seconds < self._silent_s or rank in self._lost or is_traced(member.pid):
             return
-        text = f"{who} was silent for {self.silent_s:.0f} s, while the others waited for it, and is killed"
+        text = f"{who} was silent for {self._silent_s:.0f} s, while the others waited for it, and is killed"
         self._end(member, text)
 
     def _end(self, member: Member, why: str) -> None:

@@ -64,8 +64,7 @@ class Leading(Attached):
         self._stopping, self._stops = threading.RLock(), False
         self._crew = Crew(Path(self._hello.run_dir), self._place.ranks, self._saying.note)
         self.group = self._crew.mapping, self._crew.check
-        self._crew.allow_silence(silent_s(self._recorder.opened))
-        self._crew.gather(self._recorder.opened)
+        self._crew.gather(self._recorder.opened, silent_s(self._recorder.opened))
         try:
             super()._build(task, accept_data=accept_data)
             own = built(self._setup)

@@ -174,7 +174,12 @@ def _as_spare(arguments: argparse.Namespace) -> Turn | None:
     """Wait, after what `--spare` says, until this process is to train. Return None if that never comes."""
     from tolariad.trainer.process import waiting
 
-    imported = waiting.imported_for_ranks if arguments.ranks > 1 else waiting.imported
+    def imported() -> None:
+        waiting.imported()
+        if arguments.ranks > 1:
+            import tolariad.library.grouped
+            import tolariad.trainer.ranks.leaf_steps
+            import tolariad.trainer.ranks.shared  # noqa: F401
 
     def place() -> Place:
         from tolariad.trainer.setup import Place

@@ -54,18 +54,10 @@ def imported() -> None:
     import tolariad.trainer.process.lifecycle  # noqa: F401
 
 
-def imported_for_ranks() -> None:
-    """Import what a rank of several needs too."""
-    imported()
-    import tolariad.library.grouped
-    import tolariad.trainer.ranks.leaf_steps
-    import tolariad.trainer.ranks.shared  # noqa: F401
-
-
 def built(config: bytes, threads: int | None, place: Callable[[], Place]) -> Setup | None:
     """Build the run from the bytes of config.resolved.json, unless that might open a device: then import only.
 
-    `place`: which of several processes it will be. Nothing here meets the others. Raises as `build.build`.
+    `place`: the rank that it will be. Nothing here meets the others. Raises as `build.build`.
     """
     imported()
     import torch

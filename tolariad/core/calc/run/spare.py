@@ -22,7 +22,7 @@ Wanted: TypeAlias = Literal["auto", "on", "off", "built"] | bool
 class Memory(msgspec.Struct, frozen=True):
     """Memory in bytes: what is available to the run's processes (None: unknown), and what the trainer holds.
 
-    `ranks`: of how many processes the trainer is, and a spare would be.
+    `ranks`: the number of processes of the trainer, and of a spare.
     """
 
     available: int | None
