@@ -12,7 +12,6 @@ import os
 import platform
 import re
 from collections.abc import Iterator
-from importlib import metadata
 from pathlib import Path
 from typing import Any, Final
 
@@ -164,6 +163,8 @@ def _listed(packages: dict[str, str | None]) -> str:
 
 def _installed_as() -> str:
     """Return `wheel`, `editable`, or `source` for a folder that is on the path without an installation."""
+    from importlib import metadata  # --help imports this file
+
     try:
         origin = metadata.distribution(_NAME).read_text("direct_url.json")
     except metadata.PackageNotFoundError:
@@ -173,6 +174,8 @@ def _installed_as() -> str:
 
 def _requirements() -> tuple[dict[str, str | None], dict[str, dict[str, str | None]]]:
     """Return the required packages but torch, and those of each extra, by name with their versions."""
+    from importlib import metadata  # --help imports this file
+
     packages: dict[str, str | None] = {}
     extras: dict[str, dict[str, str | None]] = {}
     try:
@@ -189,6 +192,8 @@ def _requirements() -> tuple[dict[str, str | None], dict[str, dict[str, str | No
 
 
 def _version_of(name: str) -> str | None:
+    from importlib import metadata  # --help imports this file
+
     try:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
