@@ -51,15 +51,21 @@ def read_mlflow(uri: str, experiment: str) -> list[dict[str, Any]]:
 
 
 def read_wandb(folder: Path) -> list[dict[str, Any]]:
-    """Return the offline runs in a folder by their start: name, config, rows; by what `wandb leet inspect` calls."""
+    """Return the offline runs in a folder by their start: name, config, rows; by what `wandb leet inspect` calls.
+
+    A run whose writer was killed before its first record is left out.
+    """
     core = _printed("-c", _CORE).strip()
-    return [_offline(core, path) for path in sorted(folder.glob("offline-run-*/*.wandb"))]
+    found = (_offline(core, path) for path in sorted(folder.glob("offline-run-*/*.wandb")))
+    return [one for one in found if one is not None]
 
 
-def _offline(core: str, path: Path) -> dict[str, Any]:
+def _offline(core: str, path: Path) -> dict[str, Any] | None:
     inspect = (core, "leet", "inspect", "--no-observability", "--json", "-run-file", str(path), str(path.parents[1]))
     lines = subprocess.run(inspect, capture_output=True, text=True, check=True).stdout.splitlines()
     records = [json.loads(line) for line in lines]
+    if not records:
+        return None
     (run,) = [one["run"] for one in records if one["type"] == "run"]
     summaries = [one["summary"].get("update", {}) for one in records if one["type"] == "summary"]
     return {

@@ -8,16 +8,18 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import closing, suppress
 from importlib.util import find_spec
 from itertools import groupby
 from pathlib import Path
 
 import pytest
 
+from journal import JournalMissing
 from tests.outside.readers import read_mlflow, read_tensorboard, read_wandb
 from tests.recorded import events_of, of
 from tests.waiting import wait_for
@@ -42,15 +44,20 @@ y = x[:, :4].argmax(1)
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))
 groups = [{"params": model[0].parameters(), "lr": 0.01}, {"params": model[2].parameters(), "lr": 0.02}]
 run = tolaria.run(model, torch.optim.AdamW(groups), DataLoader(TensorDataset(x, y), 32, shuffle=True))
+epochs, steps = [], 0
 for epoch in run.epochs(5):
-    while epoch == 3 and not Path(sys.argv[2]).exists():
+    epochs.append(epoch)
+    has_gone_back, may_end = epochs.count(2) == 2, Path(sys.argv[2])
+    while has_gone_back and epoch == 3 and not may_end.exists():
         time.sleep(0.05)
     if epoch == 2:
         run.new_stage("labels are smoothed")
     for a, b in run.batches():
         loss = nn.functional.cross_entropy(model(a), b, label_smoothing=0.1 if epoch > 1 else 0.0)
         run.step(loss, **{"train/certainty": loss.neg().exp().item()})
-        time.sleep(0.05)
+        steps += 1
+        # There is time for the orders, however slow the machine.
+        time.sleep(0.5 if steps > 30 and not has_gone_back and not may_end.exists() else 0.05)
     with torch.no_grad():
         run.validated(accuracy=(model(x).argmax(1) == y).float().mean().item())
 print(run.result.phase)
@@ -118,6 +125,8 @@ def followed(tmp_path_factory):
         ordered(folder, "rollback", str(run_dir), "--epoch", "1", "--yes", "--reason", "too noisy")
         wait_for(lambda: of(events_of(run_dir), m.RolledBack) and is_at(run_dir, 30), "the rollback")
         wait_for(lambda: list(run_dir.glob("exports/wandb/offline-run-*")), "the first rows of W&B")
+        # MLflow's store cannot be opened any more if it is killed while it makes its tables.
+        wait_for(lambda: has_rows(run_dir / "exports" / "mlflow.db"), "the first rows of MLflow")
         kill_all(program)
         program.wait()
     (folder / "go on").touch()
@@ -132,8 +141,17 @@ def followed(tmp_path_factory):
     return run_dir
 
 
+def has_rows(store):
+    with suppress(sqlite3.OperationalError), closing(sqlite3.connect(f"file:{store}?mode=ro", uri=True)) as opened:
+        return opened.execute("SELECT count(*) FROM metrics").fetchone()[0] > 0
+    return False
+
+
 def is_at(run_dir, step):
-    made = of(events_of(run_dir), m.StepCompleted) if (run_dir / "journal").exists() else []
+    try:
+        made = of(events_of(run_dir), m.StepCompleted)
+    except JournalMissing:
+        return False
     return made and made[-1].step >= step
 
 
@@ -154,7 +172,10 @@ def test_the_run_was_what_it_was_to_be(followed):
     events = events_of(followed)
     steps = recorded(followed)
     assert [step for step, _ in steps[0]][:30] == list(range(1, 31))
-    assert [step for step, _ in steps[1]] == list(range(STEPS_PER_EPOCH + 1, EPOCHS * STEPS_PER_EPOCH + 1))
+    # It goes back to the newest state that it has, which need not be the end of the epoch.
+    (fork,) = of(events, m.RolledBack)
+    assert fork.step <= STEPS_PER_EPOCH
+    assert [step for step, _ in steps[1]] == list(range(fork.step + 1, EPOCHS * STEPS_PER_EPOCH + 1))
     assert len(of(events, m.DaemonStarted)) == 2
 
 
@@ -185,7 +206,8 @@ def test_mlflow_has_every_loss_once(followed):
     assert "too noisy" in first["tags"]["mlflow.note.content"]
     assert "labels are smoothed" in first["tags"]["mlflow.note.content"] + second["tags"]["mlflow.note.content"]
     assert (second["tags"]["summary.phase"], second["tags"]["summary.trainer/global_step"]) == ("completed", "100.0")
-    assert {"lr/group0", "lr/group1", "val/accuracy"} <= second["metrics"].keys()
+    assert "val/accuracy" in second["metrics"]
+    assert sum(name.startswith("lr/") for name in second["metrics"]) == 2
 
 
 def test_wandb_has_every_loss_once(followed):
