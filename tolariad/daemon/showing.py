@@ -15,7 +15,7 @@ _EVERY_S: Final = 0.2
 
 
 class Showing:
-    """Calls `show` with the newest status until `end`, and one last time then."""
+    """Calls `show` with the newest status, at once and until `end`, and one last time then."""
 
     def __init__(self, show: Progress, view: Callable[[], RunStatus]) -> None:
         self._show = show
@@ -26,6 +26,8 @@ class Showing:
 
     def _run(self) -> None:
         try:
+            # At once, too: the first line is how the run begins, not what a fast trainer does a moment later.
+            self._show(self._view())
             ended = False
             while not ended:
                 ended = self._ending.wait(_EVERY_S)
