@@ -6,11 +6,20 @@ code of its own: it sleeps, or computes for ever. If all are at one place, nobod
 
 from __future__ import annotations
 
+import math
 from typing import Final, NamedTuple
+
+from tolariad.attach import words
+from tolariad.core.calc.settings.rules import read_resolved
 
 # After so long the rank is named in the log of a program; after `trainer.silent_s` it is killed there. A task's rank is
 # named by the daemon, at the limit of what it does.
 NAMED_S: Final = 30.0
+
+
+def silence_allowed_s(opened: words.Opened) -> float:
+    """Return how long a rank for which the others wait may be silent. Infinity for a task: the daemon sees to it."""
+    return read_resolved(opened.config.encode()).trainer.silent_s if opened.config else math.inf
 
 
 class Behind(NamedTuple):

@@ -28,7 +28,7 @@ from tolariad.channel.group_page import GroupPage
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_CONFIG, EXIT_TRY_AGAIN
 from tolariad.core.calc.text.phrases import listed
-from tolariad.library.behind import NAMED_S, Behind, Progress
+from tolariad.library.behind import NAMED_S, Behind, Progress, silence_allowed_s
 from tolariad.library.ranks import group_here
 from tolariad.refusal import StartRefused
 from tolariad.supervisor.exit_of import exit_of
@@ -91,12 +91,9 @@ class Crew:
 
     # -- before training -----------------------------------------------------------------------------------------------
 
-    def gather(self, opened: words.Opened, silent_s: float = math.inf) -> None:
-        """Wait until every rank has joined, and give each the run as it stands, and the group page.
-
-        `silent_s`: as `trainer.silent_s`. The daemon looks after the ranks of a task.
-        """
-        self._silent_s, said = silent_s, time.monotonic()
+    def gather(self, opened: words.Opened) -> None:
+        """Wait until every rank has joined, and give each the run as it stands, and the group page."""
+        self._silent_s, said = silence_allowed_s(opened), time.monotonic()
         while len(self._members) < self._ranks - 1:
             self._waits_for(Behind(next(one for one in range(1, self._ranks) if one not in self._members), 0.0))
             if (found := self._meeting.next()) is not None:

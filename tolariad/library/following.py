@@ -15,7 +15,7 @@ from tolariad.daemon.children import kept_from_children
 from tolariad.library.attached import Attached
 from tolariad.library.crew import RankLost
 from tolariad.library.joined import Joined
-from tolariad.library.leading import built, silent_s, stepper_of_ranks
+from tolariad.library.leading import built, stepper_of_ranks
 from tolariad.library.ranks import wrapper_of
 from tolariad.refusal import StartRefused
 from tolariad.trainer.errors import SetupRefused
@@ -38,7 +38,6 @@ class Following(Attached):
 
     def _met(self, hello: words.Hello) -> Joined:
         self._joined = Joined(Path(hello.run_dir), self._place, self._say)
-        self._joined.allow_silence(silent_s(self._joined.opened))
         self.group = self._joined.mapping, self._joined.check
         return self._joined
 

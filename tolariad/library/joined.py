@@ -6,7 +6,6 @@ Promises: if rank 0 ends without a word, everybody who waits for it here is told
 
 from __future__ import annotations
 
-import math
 import os
 import queue
 import select
@@ -26,7 +25,7 @@ from tolariad.channel.group_page import GroupPage
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_IO
 from tolariad.core.decision import Accepted, Answer
-from tolariad.library.behind import Progress
+from tolariad.library.behind import Progress, silence_allowed_s
 from tolariad.library.crew import BEAT_S, SILENT_S, RankLost, end_if_unnoticed, is_stopped, is_traced
 from tolariad.library.ranks import group_here
 from tolariad.library.recorder import Order
@@ -39,9 +38,7 @@ _NOT_HERE: Final = "rank {} of a group cannot order this: call it in rank 0"
 
 
 class Joined:
-    """The link of one rank, with the interface of a recorder. `silent_s`: as `trainer.silent_s`."""
-
-    silent_s = math.inf
+    """The link of one rank, with the interface of a recorder."""
 
     def __init__(self, run_dir: Path, place: Place, say: Callable[[str], None], group: str = "") -> None:
         """Join rank 0, and wait until its recorder has opened the run. `group`: as Crew's. Raises StartRefused."""
@@ -54,7 +51,7 @@ class Joined:
             raise StartRefused(first.code, first.why, first.hint)
         if not isinstance(first, words.Opened) or len(descriptors) != 2:
             raise StartRefused(EXIT_IO, f"{type(first).__name__} came from rank 0; this is a defect, please report it")
-        self.opened = first
+        self.opened, self._silent_s = first, silence_allowed_s(first)
         page, self.mapping = descriptors
         self.page = GroupPage.attach(page, place.rank)
         self._leader = self._link.peer_pid()
@@ -90,10 +87,6 @@ class Joined:
         return self.is_lost or self.over is not None
 
     # -- before training -----------------------------------------------------------------------------------------------
-
-    def allow_silence(self, seconds: float) -> None:
-        """Let a rank for which the others wait be silent for so long."""
-        self.silent_s = seconds
 
     def agree(self, values: dict[str, str]) -> None:
         """Tell rank 0 what was built here, and wait until all ranks have built the same. Raises StartRefused."""
@@ -180,7 +173,7 @@ class Joined:
 
     def _has_waited(self, seconds: float) -> bool:
         """Return whether rank 0, for which all have waited for so long, is to be killed."""
-        return seconds >= self.silent_s and not is_traced(self._leader)
+        return seconds >= self._silent_s and not is_traced(self._leader)
 
     def _end_leader(self, how: str) -> None:
         self._why = f"rank 0 (process {self._leader}) {how} and is killed"

@@ -21,7 +21,6 @@ from tolariad.channel.points import LeaderPoints
 from tolariad.channel.rank_ends import LeaderEnd
 from tolariad.core import messages as m
 from tolariad.core.calc.run.exits import EXIT_TRY_AGAIN
-from tolariad.core.calc.settings.rules import read_resolved
 from tolariad.library.attached import Attached
 from tolariad.library.crew import Crew, turn_away
 from tolariad.library.failed import RunFailed
@@ -64,7 +63,7 @@ class Leading(Attached):
         self._stopping, self._stops = threading.RLock(), False
         self._crew = Crew(Path(self._hello.run_dir), self._place.ranks, self._saying.note)
         self.group = self._crew.mapping, self._crew.check
-        self._crew.gather(self._recorder.opened, silent_s(self._recorder.opened))
+        self._crew.gather(self._recorder.opened)
         try:
             super()._build(task, accept_data=accept_data)
             own = built(self._setup)
@@ -118,11 +117,6 @@ class Leading(Attached):
         super()._close()
         if hasattr(self, "_crew"):
             self._crew.close()
-
-
-def silent_s(opened: words.Opened) -> float:
-    """Return how long a rank may be silent while the others wait for it."""
-    return read_resolved(opened.config.encode()).trainer.silent_s
 
 
 def stepper_of_ranks(stepper: type[Stepper] | None, mapping: int | None, waiting: Callable[[], None]) -> Any:
